@@ -1,11 +1,11 @@
 //! Arguments that several capabilities take: checks of them, and the roles that own and are granted rows. A column `owner`
 //! has the owner, and a column of type `regrole[]` the grantees, among which 0 is PUBLIC.
 
-use crate::pg::datum::{c_string, stored_len};
+use crate::pg::datum::{self, c_string, stored_len};
 use crate::pg::ereport::errors;
 use crate::pg::spi::{ExtensionTable, Query, text, user};
 use idgen_core::lock::{MAX_NAME_BYTES, is_valid_name};
-use pgrx::datum::{DatumWithOid, Interval};
+use pgrx::datum::{DatumWithOid, Interval, TimestampWithTimeZone};
 use pgrx::pg_sys;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -33,6 +33,10 @@ errors! {
         ERRCODE_INVALID_PARAMETER_VALUE: "ttl is out of range";
         detail: "It must be {} to {}.", duration_text(*limits.start()), duration_text(*limits.end());
         hint: "The limits are idgen.lease_min_ttl and idgen.lease_max_ttl.";
+    }
+
+    fn not_finite(name: &str) {
+        ERRCODE_DATETIME_FIELD_OVERFLOW: "{name} must be finite";
     }
 
     fn unknown_role(name: &str) {
@@ -85,6 +89,14 @@ pub fn timeout(timeout: Option<Interval>) -> Duration {
 pub fn ttl_us(ttl: Interval, limits: RangeInclusive<i64>) -> i64 {
     let given = i64::try_from(ttl.as_micros()).ok().filter(|given| limits.contains(given));
     given.unwrap_or_else(|| ttl_out_of_range(limits).raise())
+}
+
+/// Microseconds since 1970. Raises 22008 if the time is infinite.
+pub fn finite_us(time: TimestampWithTimeZone, name: &str) -> i64 {
+    match datum::to_us(time) {
+        i64::MIN | i64::MAX => not_finite(name).raise(),
+        us => us,
+    }
 }
 
 /// A duration for messages.

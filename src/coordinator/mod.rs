@@ -1,5 +1,5 @@
-//! The client of the coordinator, the database that `idgen.coordinator` names. The keeper and the supply worker use it.
-//! `protocol` has their requests. The core decides when a connection is kept and when a request is tried again.
+//! The client of the coordinator, the database that `idgen.coordinator` names. The keeper and the supply worker send their
+//! requests through it. The core decides when a connection is kept and when a request is tried again.
 
 use crate::pg::latch::WaitEvent;
 use crate::pg::libpq::{Connection, Error, INVALID_CONNECTION_STRING, Timeout};
@@ -11,10 +11,6 @@ use pgrx::pg_sys;
 use std::ffi::{CStr, CString};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
-
-mod protocol;
-
-pub use protocol::{Granted, Held, Origin, Server};
 
 /// A process's client of the coordinator.
 pub struct Client {
@@ -34,9 +30,9 @@ pub struct Coordinator {
     stays_until: Instant,
     pub identity: CoordinatorId,
     /// The quoted schema of idgen's functions.
-    schema: String,
+    pub schema: String,
     /// It has the table of pools, which came with 0.18.0. Before that, a pool was a lease.
-    has_pools: bool,
+    pub has_pools: bool,
 }
 
 /// Identifies the database, and sets up the session. `statement_timeout` ends a statement after the caller has stopped
@@ -151,14 +147,14 @@ impl Coordinator {
         })?;
         let row = connection.query(IDENTIFY, &[&timeout.duration.as_millis().to_string()], timeout);
         // No request was refused.
-        let row = row.map_err(|error| Error::new(error.message))?;
-        let Some(schema) = text(&row, 2) else {
+        let row = Row(row.map_err(|error| Error::new(error.message))?);
+        let Some(schema) = row.text(2) else {
             return Err(Error::new(format!("{}: the database does not have the extension idgen", connection.host())));
         };
-        let identity = CoordinatorId { system_identifier: parse(&row, 0)?, database: parse(&row, 1)? };
+        let identity = CoordinatorId { system_identifier: row.number(0)?, database: row.number(1)? };
         // A server that stops smartly waits for its clients, this process among them.
-        let is_this_server = parse::<i64>(&row, 9)? == session::server_start_us();
-        let [has_room, has_pools] = [8, 10].map(|column| text(&row, column).as_deref() == Some("t"));
+        let is_this_server = row.number::<i64>(9)? == session::server_start_us();
+        let [has_room, has_pools] = [8, 10].map(|column| row.text(column).as_deref() == Some("t"));
         let stay = if has_room && !is_this_server { LONGEST_STAY } else { Duration::ZERO };
         Ok(Self { connection, timeout, stays_until: Instant::now() + stay, identity, schema, has_pools })
     }
@@ -174,39 +170,41 @@ impl Coordinator {
         self.connection.host()
     }
 
-    /// Runs a query that returns one row at most. `sql` gets the quoted schema of idgen's functions. An error with an
-    /// SQLSTATE is the coordinator's answer to this request, and the connection is usable after it.
-    fn query(&mut self, sql: impl FnOnce(&str) -> String, params: &[&str]) -> Result<Row, Error> {
+    /// Runs a query that returns one row at most. An error with an SQLSTATE is the coordinator's answer to this request, and
+    /// the connection is usable after it.
+    pub fn query(&mut self, sql: String, params: &[&str]) -> Result<Row, Error> {
         self.query_unless(self.timeout.is_interrupted, sql, params)
     }
 
     /// As [`Coordinator::query`], with another condition that ends the wait for the answer.
-    fn query_unless(
-        &mut self,
-        is_interrupted: fn() -> bool,
-        sql: impl FnOnce(&str) -> String,
-        params: &[&str],
-    ) -> Result<Row, Error> {
-        let sql = CString::new(sql(&self.schema)).expect("a query of ours has no NUL");
+    pub fn query_unless(&mut self, is_interrupted: fn() -> bool, sql: String, params: &[&str]) -> Result<Row, Error> {
+        let sql = CString::new(sql).expect("a query of ours has no NUL");
         let answer = self.connection.query(&sql, params, Timeout { is_interrupted, ..self.timeout });
         // A server that is read-only is no coordinator. Another host may be.
-        answer.map_err(|error| Error { sqlstate: error.sqlstate.filter(|sqlstate| sqlstate != READ_ONLY), ..error })
+        answer.map(Row).map_err(|error| Error { sqlstate: error.sqlstate.filter(|code| code != READ_ONLY), ..error })
     }
 }
 
 const READ_ONLY: &str = "25006";
 
-/// The columns of a row; `None` for NULL.
-type Row = Vec<Option<String>>;
+/// The columns of a row; `None` for NULL, and for those of a row that does not exist.
+pub struct Row(Vec<Option<String>>);
 
-fn text(row: &[Option<String>], column: usize) -> Option<String> {
-    row.get(column).cloned().flatten()
+impl Row {
+    pub fn text(&self, column: usize) -> Option<String> {
+        self.0.get(column).cloned().flatten()
+    }
+
+    pub fn number<N: FromStr>(&self, column: usize) -> Result<N, Error> {
+        let text = self.text(column).unwrap_or_default();
+        text.parse().map_err(|_| Error::new(format!("the coordinator has returned an invalid number: \"{text}\"")))
+    }
 }
 
-/// A number in a column of a row.
-fn parse<N: FromStr>(row: &[Option<String>], column: usize) -> Result<N, Error> {
-    let text = text(row, column).unwrap_or_default();
-    text.parse().map_err(|_| Error::new(format!("the coordinator has returned an invalid number: \"{text}\"")))
+/// Of a request that waits for the coordinator's synchronous standbys.
+pub fn unconfirmed(error: Error) -> Error {
+    let message = format!("not confirmed to be on the coordinator's synchronous standbys: {}", error.message);
+    Error { message, ..error }
 }
 
 /// The name by which the coordinator shows this server: host, port and data directory.

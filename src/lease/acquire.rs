@@ -12,6 +12,7 @@ use crate::pg::advisory_lock::{Limit, Mode, Scope, acquire_for_transaction};
 use crate::pg::row::{Key, LatestRows, Version, Wait};
 use crate::pg::{session, system_clock, xact};
 use idgen_core::lease::{Decision, FIRST_SHARED, Lease, LeaseDefinition, Obstacle, Step, Term, Waiting};
+use parking_lot::Mutex;
 use pgrx::prelude::*;
 use std::time::{Duration, Instant};
 
@@ -175,9 +176,8 @@ fn attempt_alone(request: &AcquireRequest, queue: &Queue) -> Option<Outcome<Held
     }
     ROWS.try_write(|rows| {
         rows.latest(|latest| {
-            let attempt = Attempt { is_alone: true, ..Attempt::new(request, latest, known) };
-            let is_whole = matches!(&attempt.lease.terms[..], [term] if term.slot == 0);
-            let takes = is_whole && matches!(attempt.lease.decide(false), Decision::Take { .. });
+            let attempt = Attempt { is_alone: true, ..Attempt::of_only_row(request, latest, known)? };
+            let takes = matches!(attempt.lease.decide(false), Decision::Take { .. });
             let granted = takes.then(|| attempt.after_ends(0, || attempt.take(0))).flatten()?;
             queue.leave();
             Some(attempt.begun(granted))
@@ -225,14 +225,44 @@ struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    /// The lock delay of an ended session begins when it is first seen here. A shared term does not depend on others.
+    /// A shared term does not depend on others.
     fn new(request: &'a AcquireRequest, rows: &'a LatestRows<COLUMNS>, known: KnownDefinition) -> Self {
-        COUNTERS.add(1, |counters| &counters.probes);
-        let definition = known.definition.unwrap_or_else(rows::undefined);
         let key = [Key::Text(request.name), Key::IntBelow(FIRST_SHARED)];
         let key = if request.shared { &key[..] } else { &key[..1] };
+        Self::of(request, rows, known, |read| rows.all(key, read))
+    }
+
+    /// `None` if there are other rows than that of slot 0, or none. While a lease has one slot, others begin only after that row
+    /// was deleted. So where this process has seen it alone, by the same definition, and written it since, and it is still as
+    /// it was written, it is alone.
+    fn of_only_row(request: &'a AcquireRequest, rows: &'a LatestRows<COLUMNS>, known: KnownDefinition) -> Option<Self> {
+        static SEEN: Mutex<Option<(String, u64)>> = Mutex::new(None);
+        let is_seen =
+            matches!(&*SEEN.lock(), Some((name, changes)) if name == request.name && *changes == known.changes);
+        let last = |read: &dyn Fn(&LeaseRow) -> (Term, Version)| {
+            is_seen.then(|| rows.find_last(&slot_key(request.name, 0), |row| Some(read(row)))).flatten()
+        };
+        let attempt = Self::of(request, rows, known, |read| {
+            last(&read).map_or_else(|| rows.all(&[Key::Text(request.name)], read), |row| vec![row])
+        });
+        let is_alone = matches!(&attempt.lease.terms[..], [term] if term.slot == 0);
+        if is_alone && !is_seen {
+            *SEEN.lock() = Some((request.name.to_owned(), known.changes));
+        }
+        is_alone.then_some(attempt)
+    }
+
+    /// The lock delay of an ended session begins when it is first seen here.
+    fn of(
+        request: &'a AcquireRequest,
+        rows: &'a LatestRows<COLUMNS>,
+        known: KnownDefinition,
+        read_all: impl FnOnce(&dyn Fn(&LeaseRow) -> (Term, Version)) -> Vec<(Term, Version)>,
+    ) -> Self {
+        COUNTERS.add(1, |counters| &counters.probes);
+        let definition = known.definition.unwrap_or_else(rows::undefined);
         let read = |row: &LeaseRow| (rows::term(row, Some(definition.lock_delay_us)), row.version());
-        let (terms, versions): (Vec<Term>, Vec<Version>) = rows.all(key, read).into_iter().unzip();
+        let (terms, versions): (Vec<Term>, Vec<Version>) = read_all(&read).into_iter().unzip();
         let now = rows::now_for(&terms);
         let ttl_us = request.ttl_us.unwrap_or(definition.ttl_us);
         Self { request, rows, known, is_alone: false, lease: Lease { definition, terms, now }, versions, ttl_us }

@@ -23,7 +23,8 @@ pub struct KnownDefinition {
     pub definer: Option<pg_sys::Oid>,
     /// True if observers are notified of its terms.
     pub notify: bool,
-    changes: u64,
+    /// How many changes of definitions this process had heard of.
+    pub changes: u64,
 }
 
 /// The definition of a lease. It is current if the caller holds the lock of the definition; otherwise it may have changed

@@ -67,14 +67,22 @@ struct Values {
 pub struct Row<'a, const N: usize> {
     numbers: &'a [i16; N],
     tuple: pg_sys::HeapTuple,
+    buffer: pg_sys::Buffer,
     values: &'a Values,
 }
 
-/// The position of a version of a row.
-pub type Version = pg_sys::ItemPointerData;
+/// Where a version of a row is.
+#[derive(Clone, Copy)]
+pub struct Version {
+    position: pg_sys::ItemPointerData,
+    /// The buffer that had the page when the version was read.
+    buffer: pg_sys::Buffer,
+}
 
-const NO_VERSION: (pg_sys::Oid, Version) =
-    (pg_sys::InvalidOid, Version { ip_blkid: pg_sys::BlockIdData { bi_hi: 0, bi_lo: 0 }, ip_posid: 0 });
+const NO_VERSION: (pg_sys::Oid, Version) = {
+    let position = pg_sys::ItemPointerData { ip_blkid: pg_sys::BlockIdData { bi_hi: 0, bi_lo: 0 }, ip_posid: 0 };
+    (pg_sys::InvalidOid, Version { position, buffer: 0 })
+};
 
 /// A version of a row that this transaction has locked against everyone, also against those that share its key. No newer one
 /// is committed.
@@ -84,6 +92,7 @@ pub struct Locked<'a, const N: usize>(Copied<'a, N>);
 struct Copied<'a, const N: usize> {
     rows: &'a Rows<N>,
     tuple: pg_sys::HeapTuple,
+    buffer: pg_sys::Buffer,
     values: Values,
 }
 
@@ -246,7 +255,8 @@ impl<const N: usize> Rows<N> {
             let next = || Some(pg_sys::systable_getnext(scan)).filter(|tuple| !tuple.is_null());
             let found = std::iter::from_fn(next).find_map(|tuple| {
                 values.fill(self.relation, tuple);
-                read(&Row { numbers: &self.numbers, tuple, values: &values })
+                let buffer = (*(*scan).slot.cast::<pg_sys::BufferHeapTupleTableSlot>()).buffer;
+                read(&Row { numbers: &self.numbers, tuple, buffer, values: &values })
             });
             pg_sys::systable_endscan(scan);
             found
@@ -331,8 +341,11 @@ impl<const N: usize> Rows<N> {
         // SAFETY: the relation is open and a heap, and the version is not vacuumed by the above. The tuple is copied before its
         // page is released. With `follow`, a shared lock holds for a version that another transaction is writing, too.
         unsafe {
-            let mut tuple =
-                pg_sys::HeapTupleData { t_self: version, t_tableOid: (*self.relation).rd_id, ..Default::default() };
+            let mut tuple = pg_sys::HeapTupleData {
+                t_self: version.position,
+                t_tableOid: (*self.relation).rd_id,
+                ..Default::default()
+            };
             let (mut buffer, mut failure) = (0, pg_sys::TM_FailureData::default());
             let (command, follow) = (pg_sys::GetCurrentCommandId(true), true);
             let outcome = pg_sys::heap_lock_tuple(
@@ -345,7 +358,7 @@ impl<const N: usize> Rows<N> {
                 &mut buffer,
                 &mut failure,
             );
-            let locked = outcome_of(outcome).map(|()| Copied::new(self, pg_sys::heap_copytuple(&mut tuple)));
+            let locked = outcome_of(outcome).map(|()| Copied::new(self, pg_sys::heap_copytuple(&mut tuple), buffer));
             pg_sys::ReleaseBuffer(buffer);
             locked
         }
@@ -368,16 +381,17 @@ impl<const N: usize> Rows<N> {
     /// # Safety
     /// A snapshot shows the version.
     unsafe fn write(&self, version: Version, tuple: pg_sys::HeapTuple, wait: bool) -> Result<(), NotLocked> {
-        let (relation, mut version) = (self.relation, version);
+        let (relation, mut position) = (self.relation, version.position);
         // SAFETY: the relation is open and a heap, and the version is not vacuumed by the above.
         unsafe {
             pg_sys::CheckCmdReplicaIdentity(relation, pg_sys::CmdType::CMD_UPDATE);
-            let (outcome, indexes) = heap_update(relation, &mut version, tuple, wait);
+            let (outcome, indexes) = heap_update(relation, &mut position, tuple, wait);
             outcome_of(outcome)?;
             if indexes != 0 {
                 self.add_index_entries(tuple, indexes);
             }
-            *self.last.lock() = ((*relation).rd_id, (*tuple).t_self);
+            let (position, is_near) = ((*tuple).t_self, page_of((*tuple).t_self) == page_of(version.position));
+            *self.last.lock() = if is_near { ((*relation).rd_id, Version { position, ..version }) } else { NO_VERSION };
             pg_sys::heap_freetuple(tuple);
             pg_sys::CommandCounterIncrement();
         }
@@ -427,26 +441,31 @@ impl<'a, const N: usize> LatestRows<'a, N> {
     }
 
     /// Reads the row that this process has written last, if it is one of the key and still as it was written.
-    fn find_last<R>(&self, key: &[Key], read: impl FnOnce(&Row<N>) -> Option<R>) -> Option<R> {
+    pub fn find_last<R>(&self, key: &[Key], read: impl FnOnce(&Row<N>) -> Option<R>) -> Option<R> {
         let (table, version) = *self.rows.last.lock();
         let relation = self.rows.relation;
-        // SAFETY: the relation is open and a heap. A position that has another tuple by now, or none, is not read, or its key
-        // tells. The page stays pinned while it is read.
+        // SAFETY: the relation is open and a heap. The page is read only if it is still in the buffer, because VACUUM may have
+        // cut it off. A position that has another tuple by now, or none, is not read, or its key tells. The page stays pinned
+        // while it is read.
         unsafe {
-            // VACUUM cuts empty pages off, but not while this transaction has the table locked.
-            let page = u32::from(version.ip_blkid.bi_hi) << 16 | u32::from(version.ip_blkid.bi_lo);
-            let pages = || pg_sys::RelationGetNumberOfBlocksInFork(relation, pg_sys::ForkNumber::MAIN_FORKNUM);
-            if (*relation).rd_id != table || page >= pages() {
+            #[cfg(feature = "pg15")]
+            let file = (*relation).rd_node;
+            #[cfg(not(feature = "pg15"))]
+            let file = (*relation).rd_locator;
+            let (fork, page) = (pg_sys::ForkNumber::MAIN_FORKNUM, page_of(version.position));
+            if (*relation).rd_id != table || !pg_sys::ReadRecentBuffer(file, fork, page, version.buffer) {
                 return None;
             }
-            let mut tuple = pg_sys::HeapTupleData { t_self: version, ..Default::default() };
+            let mut tuple = pg_sys::HeapTupleData { t_self: version.position, ..Default::default() };
             let mut buffer = 0;
-            if !pg_sys::heap_fetch(relation, self.snapshot, &mut tuple, &mut buffer, false) {
+            let is_found = pg_sys::heap_fetch(relation, self.snapshot, &mut tuple, &mut buffer, false);
+            pg_sys::ReleaseBuffer(version.buffer);
+            if !is_found {
                 return None;
             }
             let mut values = Values::new(relation);
             values.fill(relation, &mut tuple);
-            let row = Row { numbers: &self.rows.numbers, tuple: &mut tuple, values: &values };
+            let row = Row { numbers: &self.rows.numbers, tuple: &mut tuple, buffer, values: &values };
             let is_it = key.iter().enumerate().all(|(column, key)| key.is_of(&row, column));
             let found = if is_it { read(&row) } else { None };
             pg_sys::ReleaseBuffer(buffer);
@@ -553,7 +572,8 @@ impl<const N: usize> Row<'_, N> {
 
     pub fn version(&self) -> Version {
         // SAFETY: a tuple of the scan.
-        unsafe { (*self.tuple).t_self }
+        let position = unsafe { (*self.tuple).t_self };
+        Version { position, buffer: self.buffer }
     }
 
     /// The transaction that has inserted this version; `None` if every snapshot shows it.
@@ -582,22 +602,26 @@ impl<const N: usize> Row<'_, N> {
     }
 }
 
+fn page_of(position: pg_sys::ItemPointerData) -> u32 {
+    u32::from(position.ip_blkid.bi_hi) << 16 | u32::from(position.ip_blkid.bi_lo)
+}
+
 fn has(header: &pg_sys::HeapTupleHeaderData, bits: u32) -> bool {
     u32::from(header.t_infomask) & bits == bits
 }
 
 impl<'a, const N: usize> Copied<'a, N> {
-    fn new(rows: &'a Rows<N>, tuple: pg_sys::HeapTuple) -> Self {
+    fn new(rows: &'a Rows<N>, tuple: pg_sys::HeapTuple, buffer: pg_sys::Buffer) -> Self {
         // SAFETY: the relation is open, and the tuple is a copy of one of its.
         unsafe {
             let mut values = Values::new(rows.relation);
             values.fill(rows.relation, tuple);
-            Self { rows, tuple, values }
+            Self { rows, tuple, buffer, values }
         }
     }
 
     fn row(&self) -> Row<'_, N> {
-        Row { numbers: &self.rows.numbers, tuple: self.tuple, values: &self.values }
+        Row { numbers: &self.rows.numbers, tuple: self.tuple, buffer: self.buffer, values: &self.values }
     }
 }
 
@@ -623,7 +647,7 @@ impl<const N: usize> Locked<'_, N> {
     }
 
     pub fn delete(self) {
-        let mut version = self.row().version();
+        let mut version = self.row().version().position;
         // SAFETY: the relation is open, and the lock keeps the version.
         let outcome = unsafe {
             pg_sys::CheckCmdReplicaIdentity(self.0.rows.relation, pg_sys::CmdType::CMD_DELETE);
@@ -641,7 +665,7 @@ impl<const N: usize> Locked<'_, N> {
 /// The relation is an open heap, the version is not vacuumed, and the tuple is one of its.
 unsafe fn heap_update(
     relation: pg_sys::Relation,
-    version: &mut Version,
+    version: &mut pg_sys::ItemPointerData,
     tuple: pg_sys::HeapTuple,
     wait: bool,
 ) -> (pg_sys::TM_Result::Type, u32) {
@@ -679,7 +703,7 @@ unsafe fn heap_update(
 
 /// # Safety
 /// The relation is an open heap, and the version is not vacuumed.
-unsafe fn heap_delete(relation: pg_sys::Relation, version: &mut Version) -> pg_sys::TM_Result::Type {
+unsafe fn heap_delete(relation: pg_sys::Relation, version: &mut pg_sys::ItemPointerData) -> pg_sys::TM_Result::Type {
     let mut failure = pg_sys::TM_FailureData::default();
     // SAFETY: by the above.
     unsafe {

@@ -226,9 +226,10 @@ pub fn log_position() -> u64 {
     unsafe { pg_sys::XactLastRecEnd }
 }
 
-/// Lets the commit return before the disk has it. A crash right after it can lose the whole transaction.
+/// Lets the commit return before the disk has it, for a callback right before it. A crash right after it can lose the whole
+/// transaction.
 pub fn commit_asynchronously() {
-    set_local_synchronous_commit(c"off");
+    commit_by(pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_OFF);
 }
 
 /// The failures that a commit must survive.
@@ -260,7 +261,13 @@ fn durability_event(event: pg_sys::XactEvent::Type) {
         }
         pg_sys::XactEvent::XACT_EVENT_COMMIT
         | pg_sys::XactEvent::XACT_EVENT_PREPARE
-        | pg_sys::XactEvent::XACT_EVENT_ABORT => *REQUIRED.lock() = Durability::Any,
+        | pg_sys::XactEvent::XACT_EVENT_ABORT => {
+            *REQUIRED.lock() = Durability::Any;
+            if let Some(before) = LEVEL_BEFORE.lock().take() {
+                // SAFETY: as in `commit_by`.
+                unsafe { pg_sys::synchronous_commit = before };
+            }
+        }
         _ => {}
     }
 }
@@ -275,18 +282,20 @@ fn raise_synchronous_commit(durability: Durability) {
         Durability::Crash | Durability::Failover => level >= SYNCHRONOUS_COMMIT_REMOTE_FLUSH,
     };
     if !is_durable {
-        set_local_synchronous_commit(c"on");
+        commit_by(SYNCHRONOUS_COMMIT_REMOTE_FLUSH);
     }
 }
 
-fn set_local_synchronous_commit(value: &CStr) {
-    let (name, value) = (c"synchronous_commit".as_ptr(), value.as_ptr());
-    let (context, source) = (pg_sys::GucContext::PGC_USERSET, pg_sys::GucSource::PGC_S_SESSION);
-    // SAFETY: C strings. Sets a variable of this process, as SET LOCAL does.
-    unsafe {
-        pg_sys::set_config_option(name, value, context, source, pg_sys::GucAction::GUC_ACTION_LOCAL, true, 0, false)
-    };
+/// For the commit that has begun. The setting itself stays as it is: to set it costs more than the commit.
+fn commit_by(level: pg_sys::SyncCommitLevel::Type) {
+    FOLLOWS_DURABILITY.call_once(|| register(durability_event));
+    // SAFETY: a variable of this process, which PostgreSQL reads at the commit. It is restored after that.
+    let before = unsafe { (&raw mut pg_sys::synchronous_commit).replace(level as i32) };
+    LEVEL_BEFORE.lock().get_or_insert(before);
 }
+
+/// The setting, while a commit has another one.
+static LEVEL_BEFORE: Mutex<Option<i32>> = Mutex::new(None);
 
 /// The transactions of other sessions that have changed or locked a row, so that it cannot be updated. The index is unique,
 /// on this bigint column.

@@ -2,11 +2,10 @@
 //! functions check theirs.
 
 use super::fleet::errors as fleet_errors;
-use super::store::{self, Privilege, SEGMENT, TagRow};
+use super::store::{self, Privilege, SEGMENT};
 use super::{errors, workers};
 use crate::args;
 use crate::pg::datum::{Text, stored_len};
-use crate::pg::ereport::Report;
 use crate::pg::session;
 use crate::pg::spi::{self, Query, value};
 use crate::settings;
@@ -85,7 +84,7 @@ fn segment_alter(
     owner: Option<Text>,
 ) {
     let tag = args::required(tag.as_deref(), "tag");
-    let row = lock_owned(tag);
+    let row = store::find_and_lock(tag, Privilege::Alter);
     let numbers = [("max_id", max_id), ("stride", stride), ("residue", residue), ("upper_bound", upper_bound)];
     let given = numbers.into_iter().find(|(_, given)| given.is_some());
     if let Some((setting, _)) = given.filter(|_| row.link.is_attached()) {
@@ -117,7 +116,7 @@ fn segment_alter(
 #[pg_extern(sql = false)]
 fn segment_drop(tag: Option<Text>) {
     let tag = args::required(tag.as_deref(), "tag");
-    lock_owned(tag);
+    store::find_and_lock(tag, Privilege::Alter);
     store::delete(tag);
 }
 
@@ -137,7 +136,7 @@ fn segment_attach(tag: Option<Text>, reserve: Option<Interval>) {
         fleet_errors::no_coordinator().raise();
     }
     store::insert(tag, spi::user(), &NEW, Interval::from_seconds(1.0));
-    lock_owned(tag);
+    store::find_and_lock(tag, Privilege::Alter);
     SEGMENT.write(&ATTACH, &[tag.into(), session::random_i64().into(), reserve.into(), MAX_STEP.into()]);
 }
 
@@ -184,7 +183,7 @@ pub fn may_attach(role: pg_sys::Oid) -> bool {
 #[pg_extern(sql = false)]
 fn segment_detach(tag: Option<Text>) {
     let tag = args::required(tag.as_deref(), "tag");
-    if !lock_owned(tag).link.is_attached() {
+    if !store::find_and_lock(tag, Privilege::Alter).link.is_attached() {
         fleet_errors::not_attached(tag).raise();
     }
     SEGMENT.write(&DETACH, &[tag.into()]);
@@ -216,36 +215,8 @@ fn segment_revoke_kind(tag: Option<Text>, role: Option<Text>, server: Option<boo
 pub fn set_grantee(tag: Option<Text>, role: Option<Text>, server: Option<bool>, is_granted: bool) {
     let (tag, role) = (args::required(tag.as_deref(), "tag"), args::required(role.as_deref(), "role"));
     let grantees = if args::required(server, "server") { &store::SERVERS } else { &store::DRAWERS };
-    lock_owned(tag);
+    store::find_and_lock(tag, Privilege::Alter);
     grantees.set_grantee(tag, args::grantee(role), is_granted);
-}
-
-/// Locks the row of a tag that the current user may alter, and returns it.
-pub fn lock_owned(tag: &str) -> TagRow {
-    lock_as(tag, Privilege::Alter, |row| row.may_alter, || errors::not_owner(tag))
-}
-
-/// Locks the row of a tag for which the current user may act as a server, and returns it.
-pub fn lock_served(tag: &str) -> TagRow {
-    lock_as(
-        tag,
-        Privilege::Serve,
-        |row| row.may_serve,
-        || fleet_errors::may_not_serve(tag, &spi::role_name(spi::user())),
-    )
-}
-
-fn lock_as(tag: &str, privilege: Privilege, may: fn(&TagRow) -> bool, refusal: impl Fn() -> Report) -> TagRow {
-    loop {
-        if let Some(row) = store::find_and_lock(tag, privilege) {
-            return row;
-        }
-        let row = store::find(tag).unwrap_or_else(|| errors::unknown(tag).raise());
-        if !may(&row) {
-            refusal().raise();
-        }
-        // It was dropped during the wait, and created again.
-    }
 }
 
 /// The microseconds of an interval, with months of 30 days, limited to a bigint.

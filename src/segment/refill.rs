@@ -2,11 +2,11 @@
 //! when idle.
 //!
 //! A refill takes values from a row, commits durably, and installs them in the ring. Only the refill worker takes
-//! values from rows; the supply worker, which takes values from a coordinator, uses parts of this. A transaction
-//! commits before the values are in the ring.
+//! values from rows; the supply worker takes values from a coordinator. A transaction commits before the values are in
+//! the ring.
 
 use super::fleet::servers;
-use super::state::{RingRow, SEGMENTS, attach_ring, in_tenancy, ring, ring_state};
+use super::state::{NewRange, evict, exhaust, install, ring, ring_state};
 use super::store::{self, NotLocked, StoredTag};
 use super::workers::{self, in_transaction, keep_error, wanted, was_cancelled, while_running};
 use crate::pg::latch::{self, WaitEvent};
@@ -15,9 +15,8 @@ use crate::pg::{session, system_clock};
 use crate::settings;
 use idgen_core::segment::refillers::Duty;
 use idgen_core::segment::tag::next_step;
-use idgen_core::segment::{RingTenant, TagKey, ValueRun};
+use idgen_core::segment::{RingTenant, ValueRun};
 use pgrx::prelude::*;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Long enough to serve slow series without another start, short enough for DROP DATABASE, which waits five seconds.
@@ -121,18 +120,6 @@ enum Taken {
     Gone,
 }
 
-/// Values for the ring, once the transaction has committed.
-pub struct NewRange {
-    pub range: ValueRun,
-    pub version: i64,
-    pub is_attached: bool,
-    /// The ring requests values when this many are left; never if `None`.
-    pub low_water: Option<u64>,
-    /// The turn that brings them. Its calls draw them; the values that the ring has are discarded.
-    pub turn: Option<u64>,
-    pub began: Instant,
-}
-
 /// Takes values from the row, in the running transaction. The error says why it may not.
 fn take(index: usize, tenant: RingTenant, demand: u64) -> Result<Taken, String> {
     let began = Instant::now();
@@ -172,47 +159,4 @@ fn take(index: usize, tenant: RingTenant, demand: u64) -> Result<Taken, String> 
     store::raise_max_id(tenant.key.creation, range.last(), Some(step));
     let low_water = Some(settings::segment_low_water(range.count));
     Ok(Taken::Range(NewRange { range, version, is_attached: false, low_water, turn: None, began }))
-}
-
-/// Installs values in the ring of their row. If the row has changed since, the values are skipped: the change applies
-/// from the next value on.
-pub fn install(key: TagKey, new: NewRange) {
-    let NewRange { range, version, is_attached, low_water, turn, began } = new;
-    let index = attach_ring(RingRow { key, version, stride: range.stride, is_attached }).index;
-    let state = ring_state(index);
-    SEGMENTS.exclusive(|segments| {
-        let is_same = |tenant: &&mut RingTenant| tenant.key == key && tenant.version == version;
-        let Some(tenant) = segments.table.tenants[index].as_mut().filter(is_same) else {
-            return;
-        };
-        match turn {
-            Some(turn) => {
-                ring(index).pass(range.count);
-                segments.turns[index].bring(turn, range);
-            }
-            None => ring(index).install(tenant.handle, range.first, range.count, low_water),
-        }
-        tenant.refilled_us = Some(system_clock::boot_us());
-        segments.errors[index].clear();
-    });
-    state.refill_us.store(began.elapsed().as_micros() as u64, Relaxed);
-    state.exhausted.store(false, Relaxed);
-    state.dry_since_ms.store(0, Relaxed);
-    state.refills.fetch_add(1, Relaxed);
-}
-
-/// The row of this version has no more values. This concerns sessions that attached by this version or a lower one.
-/// Those that attached by a higher one have yet to request values.
-pub fn exhaust(index: usize, key: TagKey, version: i64) {
-    SEGMENTS.exclusive(|segments| {
-        let is_concerned = |tenant: &RingTenant| tenant.key == key && tenant.version <= version;
-        if segments.table.tenants[index].as_ref().is_some_and(is_concerned) {
-            ring_state(index).exhausted.store(true, Relaxed);
-        }
-    });
-}
-
-/// Ends the ring of a tag that is gone. Sessions that draw from it look the tag up again.
-pub fn evict(index: usize, tenant: RingTenant) {
-    in_tenancy(index, tenant.handle, |segments| segments.table.evict(index));
 }

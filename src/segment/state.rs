@@ -1,4 +1,4 @@
-//! The shared state of segments: the rings, and what belongs to each ring.
+//! The shared state of segments: the rings, what belongs to each ring, and the end of a refill, which installs values.
 
 use crate::pg::latch::ConditionVariable;
 use crate::pg::system_clock;
@@ -8,10 +8,11 @@ use idgen_core::segment::chains::{self, Chains};
 use idgen_core::segment::refillers::Refillers;
 use idgen_core::segment::rests::Rests;
 use idgen_core::segment::turns::Turns;
-use idgen_core::segment::{Remaining, Ring, RingHandle, RingTable, RingTenant, TagKey};
+use idgen_core::segment::{Remaining, Ring, RingHandle, RingTable, RingTenant, TagKey, ValueRun};
 use idgen_core::tenancy::Attachment;
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 
 /// Draws take no lock.
 pub static RINGS: Part<&'static [Ring]> =
@@ -156,6 +157,61 @@ pub fn rings(mut is_wanted: impl FnMut(&Segments, usize, &RingTenant) -> bool) -
         }));
     });
     found
+}
+
+/// Values for the ring, once the transaction has committed.
+pub struct NewRange {
+    pub range: ValueRun,
+    pub version: i64,
+    pub is_attached: bool,
+    /// The ring requests values when this many are left; never if `None`.
+    pub low_water: Option<u64>,
+    /// The turn that brings them. Its calls draw them; the values that the ring has are discarded.
+    pub turn: Option<u64>,
+    pub began: Instant,
+}
+
+/// Installs values in the ring of their row. If the row has changed since, the values are skipped: the change applies
+/// from the next value on.
+pub fn install(key: TagKey, new: NewRange) {
+    let NewRange { range, version, is_attached, low_water, turn, began } = new;
+    let index = attach_ring(RingRow { key, version, stride: range.stride, is_attached }).index;
+    let state = ring_state(index);
+    SEGMENTS.exclusive(|segments| {
+        let is_same = |tenant: &&mut RingTenant| tenant.key == key && tenant.version == version;
+        let Some(tenant) = segments.table.tenants[index].as_mut().filter(is_same) else {
+            return;
+        };
+        match turn {
+            Some(turn) => {
+                ring(index).pass(range.count);
+                segments.turns[index].bring(turn, range);
+            }
+            None => ring(index).install(tenant.handle, range.first, range.count, low_water),
+        }
+        tenant.refilled_us = Some(system_clock::boot_us());
+        segments.errors[index].clear();
+    });
+    state.refill_us.store(began.elapsed().as_micros() as u64, Relaxed);
+    state.exhausted.store(false, Relaxed);
+    state.dry_since_ms.store(0, Relaxed);
+    state.refills.fetch_add(1, Relaxed);
+}
+
+/// The row of this version has no more values. This concerns sessions that attached by this version or a lower one.
+/// Those that attached by a higher one have yet to request values.
+pub fn exhaust(index: usize, key: TagKey, version: i64) {
+    SEGMENTS.exclusive(|segments| {
+        let is_concerned = |tenant: &RingTenant| tenant.key == key && tenant.version <= version;
+        if segments.table.tenants[index].as_ref().is_some_and(is_concerned) {
+            ring_state(index).exhausted.store(true, Relaxed);
+        }
+    });
+}
+
+/// Ends the ring of a tag that is gone. Sessions that draw from it look the tag up again.
+pub fn evict(index: usize, tenant: RingTenant) {
+    in_tenancy(index, tenant.handle, |segments| segments.table.evict(index));
 }
 
 /// Finds the ring of a row of this version, or begins its tenancy in one.

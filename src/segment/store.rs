@@ -1,10 +1,11 @@
 //! The table `idgen.segment`: every query on its rows.
 
+use super::errors;
+use super::fleet::errors as fleet_errors;
 use crate::args::{self, AclTable};
-use crate::coordinator::Origin;
 use crate::pg::datum::Text;
 use crate::pg::session::{Replaced, database};
-use crate::pg::spi::{ExtensionTable, Query, optional, text, user, value};
+use crate::pg::spi::{ExtensionTable, Query, optional, role_name, text, user, value};
 use crate::pg::xact;
 use idgen_core::segment::TagKey;
 use idgen_core::segment::tag::TagDefinition;
@@ -55,6 +56,14 @@ pub struct Link {
     /// The highest value of the coordinator, while it has not heard that the tag was detached. Until it has, a tag that is
     /// attached again reports and receives nothing: its own values would look like grants that the coordinator has lost.
     pub received: Option<i64>,
+}
+
+/// The coordinator's tag.
+pub struct Origin {
+    /// Identifies it and its definition.
+    pub source: String,
+    pub stride: i64,
+    pub residue: i64,
 }
 
 impl TagRow {
@@ -163,14 +172,27 @@ pub fn find(tag: &str) -> Option<TagRow> {
 }
 
 /// As [`find`], and locks the row against changes and refills until the transaction ends. Waits for a transaction that
-/// has changed it. A role without the privilege finds none, and so neither waits for the lock nor holds it.
-pub fn find_and_lock(tag: &str, privilege: Privilege) -> Option<TagRow> {
+/// has changed it. A role without the privilege neither waits for the lock nor holds it. Raises 42501 then, and 42704 if there
+/// is no such tag.
+pub fn find_and_lock(tag: &str, privilege: Privilege) -> TagRow {
     SEGMENT.refuse_during_recovery();
     let queries = match privilege {
         Privilege::Alter => &LOCK_TO_ALTER,
         Privilege::Serve => &LOCK_TO_SERVE,
     };
-    queries[usize::from(has_servers())].write_losable(&[tag.into(), user().into()], tag_row).pop()
+    loop {
+        let found = queries[usize::from(has_servers())].write_losable(&[tag.into(), user().into()], tag_row).pop();
+        if let Some(row) = found {
+            return row;
+        }
+        let row = find(tag).unwrap_or_else(|| errors::unknown(tag).raise());
+        match privilege {
+            Privilege::Alter if !row.may_alter => errors::not_owner(tag).raise(),
+            Privilege::Serve if !row.may_serve => fleet_errors::may_not_serve(tag, &role_name(user())).raise(),
+            // It was dropped during the wait, and created again.
+            _ => {}
+        }
+    }
 }
 
 fn tag_row(row: &SpiHeapTupleData) -> TagRow {

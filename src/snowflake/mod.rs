@@ -20,6 +20,7 @@ pub mod node;
 mod settled;
 pub mod status;
 
+pub use errors::node_too_large;
 pub use layouts::{AttachedGenerator, attach_by_text, default as default_layout};
 pub use next::{IdSet, next_id};
 pub use status::checks;

@@ -1,7 +1,6 @@
 //! The errors of worker ids from a pool.
 
-use super::lease_file;
-use super::state::{ServerLease, WorkerState};
+use super::state::{LeaseFile, STATE, ServerLease};
 use crate::args::numbers_text;
 use crate::pg::ereport::{Report, errors, quoted};
 use crate::pg::system_clock;
@@ -11,7 +10,6 @@ use idgen_core::worker::PoolBounds;
 use std::ffi::CStr;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 errors! {
     fn unknown_pool(pool: &str) {
@@ -20,8 +18,8 @@ errors! {
             worker_pool_define({});", quoted(pool);
     }
 
-    fn not_yet(pool: &str, worker_id: i32, wait: Duration) {
-        ERRCODE_SUCCESSFUL_COMPLETION: "worker id {worker_id} of pool \"{pool}\" can be used in {}", rounded_up(wait);
+    fn not_yet(pool: &str, worker_id: i32, wait_us: i64) {
+        ERRCODE_SUCCESSFUL_COMPLETION: "worker id {worker_id} of pool \"{pool}\" can be used in {}", micros_text(wait_us);
         detail: "Earlier holders may have used id times up to not_before.";
         hint: "Generate no id until your clock has passed not_before.";
     }
@@ -46,13 +44,6 @@ errors! {
             transaction";
         detail: "A worker id can be confirmed only after that transaction has committed.";
         hint: "Run worker_confirm() in a later transaction than worker_acquire() or worker_renew().";
-    }
-
-    fn token_before_interruption(pool: &str) {
-        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "the token of worker pool \"{pool}\" was granted before the history \
-            of this coordinator was interrupted (failover or restore)";
-        detail: "Id times that this database does not know of may have been granted since.";
-        hint: "Stop generating ids under the worker id, and acquire one with worker_acquire().";
     }
 
     fn grants_are_lost() {
@@ -139,20 +130,20 @@ errors! {
     }
 
     fn lease_file_unreadable(reason: &str) {
-        ERRCODE_DATA_CORRUPTED: "could not read file \"{}\": {reason}", lease_file::PATH;
+        ERRCODE_DATA_CORRUPTED: "could not read file \"{}\": {reason}", LeaseFile::PATH;
         detail: "It records whether this server ever had a pool of worker ids. Until it can be read, worker id 0 is \
             not used by default.";
         hint: "Set idgen.worker_id, or idgen.worker_pool and idgen.coordinator. The next lease replaces the file.";
     }
 
     fn lease_file_not_written(error: &std::io::Error) {
-        ERRCODE_IO_ERROR: "could not write file \"{}\": {error}", lease_file::PATH;
+        ERRCODE_IO_ERROR: "could not write file \"{}\": {error}", LeaseFile::PATH;
         detail: "The file still names the last lease of this server.";
         hint: "Free disk space, or restore the permissions. Otherwise no id is issued after a restart with \
             idgen.worker_pool until a worker id is leased.";
     }
 
-    fn exhausted(pool: &str, count: i32, holders: &str) {
+    fn exhausted(pool: &str, count: usize, holders: &str) {
         ERRCODE_CONFIGURATION_LIMIT_EXCEEDED: "all {count} worker ids of pool \"{pool}\" are taken";
         detail: "Least recently renewed: {holders}.";
         hint: "Release unused worker ids, or run SELECT worker_pool_alter({}, count => ...); up to the limit of the \
@@ -183,11 +174,7 @@ errors! {
         hint: "Run it as a statement of its own.";
     }
 
-    fn not_finite(name: &str) {
-        ERRCODE_DATETIME_FIELD_OVERFLOW: "{name} must be finite";
-    }
-
-    /// 22023, unlike [`not_finite`]: SQLSTATEs do not change between releases.
+    /// 22023, unlike other times that are infinite: SQLSTATEs do not change between releases.
     fn used_until_not_finite() {
         ERRCODE_INVALID_PARAMETER_VALUE: "used_until must be finite";
     }
@@ -214,8 +201,10 @@ errors! {
 
     fn no_worker_id(is_file_unreadable: bool) {
         ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "this server no longer has a worker id";
-        detail: "{} While idgen.worker_id is not set, worker id 0 may be another server's.",
-            last_pool_text(is_file_unreadable);
+        detail: "{} While idgen.worker_id is not set, worker id 0 may be another server's.", match is_file_unreadable {
+            false => "The server had a pool, and idgen.worker_pool is now empty.".to_owned(),
+            true => format!("The server may have had a pool: file \"{}\" could not be read when it started.", LeaseFile::PATH),
+        };
         hint: "Set idgen.worker_id and restart the server, or set idgen.worker_pool again.";
     }
 
@@ -225,13 +214,9 @@ errors! {
     }
 }
 
-fn micros_text(us: i64) -> String {
-    rounded_up(Duration::from_micros(us.max(0) as u64))
-}
-
 /// Rounded up, so that a caller that waits for it waits long enough.
-fn rounded_up(wait: Duration) -> String {
-    let ms = wait.as_micros().div_ceil(1000);
+fn micros_text(us: i64) -> String {
+    let ms = us.max(0).unsigned_abs().div_ceil(1000);
     if ms < 120_000 {
         return format!("{}.{:03} s", ms / 1000, ms % 1000);
     }
@@ -239,10 +224,18 @@ fn rounded_up(wait: Duration) -> String {
     if minutes < 120 { format!("{minutes} min") } else { format!("{} h", minutes.div_ceil(60)) }
 }
 
-/// The DETAIL: why the lease is not renewed.
-fn why_not_leased(lease: &ServerLease, keeper: Option<i32>, now_us: i64) -> String {
-    let since = Duration::from_micros((now_us - lease.renewed_us).max(0) as u64);
-    match (lease.failing_since_ms, keeper) {
+const IDS_RESUME: &str = "Ids resume as soon as the lease is renewed. Check idgen.worker_pool and idgen.coordinator, and \
+                          run SELECT * FROM idgen.stat_worker.";
+
+/// This server has no worker id, or no lease for the time of the next id.
+pub fn not_leased(lease: &ServerLease) -> Report {
+    let state = STATE.require();
+    let Some(pool) = settings::worker_pool().map(|pool| pool.name) else {
+        return no_worker_id(state.is_file_unreadable.load(Relaxed));
+    };
+    let now_us = system_clock::boot_us();
+    // Why the lease is not renewed.
+    let reason = match (lease.failing_since_ms, state.keeper.pid()) {
         (Some(since_ms), _) => {
             let error = lease.last_error.text().unwrap_or_default();
             format!("Requests to the coordinator have failed since {}: {error}", time_text(since_ms))
@@ -258,35 +251,13 @@ fn why_not_leased(lease: &ServerLease, keeper: Option<i32>, now_us: i64) -> Stri
              idgen.worker_max_lead allows there.",
             time_text(system_clock::wall_ms())
         ),
-        (None, Some(pid)) => format!("The keeper, process {pid}, has not renewed it for {} s.", since.as_secs()),
-    }
-}
-
-const IDS_RESUME: &str = "Ids resume as soon as the lease is renewed. Check idgen.worker_pool and idgen.coordinator, and \
-                          run SELECT * FROM idgen.stat_worker.";
-
-/// This server has no worker id, or no lease for the time of the next id.
-pub fn not_leased(state: &WorkerState, lease: &ServerLease, now_us: i64) -> Report {
-    let Some(pool) = settings::worker_pool().map(|pool| pool.name) else {
-        return no_worker_id(state.is_file_unreadable.load(Relaxed));
+        (None, Some(pid)) => {
+            let seconds = (now_us - lease.renewed_us).max(0) / 1_000_000;
+            format!("The keeper, process {pid}, has not renewed it for {seconds} s.")
+        }
     };
-    let reason = why_not_leased(lease, state.keeper.pid(), now_us);
     let Some(current) = lease.current else { return no_worker_id_yet(&pool, &reason) };
     let end_ms = current.rectangle.end_ms();
     let has_ended = end_ms <= system_clock::wall_ms();
     (if has_ended { lease_ended } else { lease_ends })(current.worker_id, &pool, end_ms, &reason)
-}
-
-fn last_pool_text(is_file_unreadable: bool) -> String {
-    match is_file_unreadable {
-        false => "The server had a pool, and idgen.worker_pool is now empty.".to_owned(),
-        true => {
-            format!("The server may have had a pool: file \"{}\" could not be read when it started.", lease_file::PATH)
-        }
-    }
-}
-
-/// For [`excludes_holders`].
-pub fn hint_to_force() -> String {
-    "Stop them first, or use force => true: they are refused at their next renewal.".to_owned()
 }

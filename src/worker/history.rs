@@ -6,7 +6,8 @@
 //! have been granted. It changes no row of a worker id, because an open transaction may have locked that.
 
 use super::errors;
-use super::store::{self, WORKER_HISTORY, finite_us};
+use super::pool::{WORKER_HISTORY, WORKER_ID, WORKER_POOL};
+use crate::args;
 use crate::pg::spi::{Query, micros, optional_text, value};
 use crate::pg::xact::{self, Durability};
 use crate::pg::{datum, recovery, session, shared_objects, system_clock};
@@ -59,27 +60,9 @@ pub fn for_grant(ttl_us: i64) -> History {
         Some(history) => interrupted(&history),
         None => begun(),
     };
-    let longest_us = longest_of(ttl_us);
-    // The row of a definition does not have the longest rectangle of a dropped database or extension.
-    let history = with_longest(history, longest_us.max(longest_of_label()));
+    let history = with_longest(history, longest_of(ttl_us));
     write_for_grants(&history);
     history
-}
-
-/// Records an interruption that nothing has recorded yet. False if there is none. Raises 55000 if this database is a copy.
-pub fn end_tokens_if_interrupted(known: Option<&History>) -> bool {
-    let is_interrupted = known.is_some_and(|history| !is_own(history));
-    if is_interrupted {
-        for_grant(0);
-    }
-    is_interrupted
-}
-
-/// Raises 55000 if the history is interrupted: then no token is current.
-pub fn require_own(pool: &str, history: Option<&History>) {
-    if history.is_some_and(|history| !is_own(history)) {
-        errors::token_before_interruption(pool).raise();
-    }
 }
 
 /// A holder says that it was told a later end than this database knows: the database was set back, and nothing else has shown
@@ -106,20 +89,26 @@ pub fn note_lost_grants(known: Option<&History>, acquired_us: i64) -> bool {
 #[pg_extern(sql = false)]
 fn worker_begin_history(since: Option<TimestampWithTimeZone>) -> TimestampWithTimeZone {
     xact::require_read_write(c"worker_begin_history()");
-    let stated_us = since.map(|since| finite_us("since", since));
+    let stated_us = since.map(|since| args::finite_us(since, "since"));
     WORKER_HISTORY.lock(pg_sys::ShareRowExclusiveLock);
-    let longest_us = longest_of(store::longest_ttl_us());
+    let longest_us = longest_of(LONGEST_TTL.read_latest(&[], |row| value(row, 1)).pop().unwrap_or(0));
     let mut history = interrupted(&with_longest(read().unwrap_or_else(begun), longest_us));
     if stated_us.is_some() {
         // Corrects the label too, and drops longer rectangles of the past.
         (history.since_us, history.longest_us) = (stated_us, longest_us);
-        remove_label();
+        shared_objects::lock_part(PART);
+        shared_objects::write_label(PROVIDER, None);
     }
     write_for_grants(&history);
     xact::require_durability(Durability::Failover);
     let since_us = history.since_us.expect("it was interrupted");
     datum::from_us_or_infinity(since_us.saturating_add(history.longest_us))
 }
+
+/// The longest ttl of the pools in microseconds.
+static LONGEST_TTL: Query = Query::new(&WORKER_POOL, || {
+    format!("SELECT COALESCE(pg_catalog.max({}), 0) FROM idgen.worker_pool", micros("ttl"))
+});
 
 /// The time at which new rectangles begin, if an interruption holds them back from now, in microseconds since 1970.
 pub fn held_back_until_us() -> Option<i64> {
@@ -128,8 +117,9 @@ pub fn held_back_until_us() -> Option<i64> {
     (until_us > system_clock::now_us()).then_some(until_us)
 }
 
-/// False if the history is interrupted. Raises 55000 if this database is a copy.
-fn is_own(history: &History) -> bool {
+/// False if the history is interrupted, which nothing has recorded yet: no token is current. Raises 55000 if this database is a
+/// copy.
+pub fn is_own(history: &History) -> bool {
     match place::identity().state_of(&history.identity) {
         HistoryState::Own => true,
         HistoryState::Interrupted => false,
@@ -139,7 +129,7 @@ fn is_own(history: &History) -> bool {
 
 /// The history after an interruption.
 fn interrupted(history: &History) -> History {
-    with_longest(history.clone(), longest_of_label()).interrupted(place::identity(), system_clock::now_us())
+    with_longest(history.clone(), 0).interrupted(place::identity(), system_clock::now_us())
 }
 
 /// The history of a database that has no row.
@@ -147,28 +137,30 @@ fn begun() -> History {
     let now_us = system_clock::now_us();
     let writing_us = recovery::began_to_write_us().map_or(0, |began_us| system_clock::boot_us() - began_us);
     let past = Past {
-        is_new: store::is_empty(),
+        is_new: ANY.read_latest(&[], |_| ()).is_empty(),
         now_us,
         began_us: now_us - writing_us,
-        label_until_us: read_label().map(|label| label.until_us),
+        label_until_us: read_label().map(|(until_us, _)| until_us),
     };
     History::begun(place::identity(), past)
 }
 
-/// The longest time from the clock to the end of a rectangle, in all databases of this server so far.
-fn longest_of_label() -> i64 {
-    read_label().map_or(0, |label| label.longest_us)
-}
+static ANY: Query = WORKER_ID.query("SELECT FROM idgen.worker_id LIMIT 1");
 
-/// Writes the row, and raises the label to it.
+/// Writes the row, and raises both values of the label to it at least.
 fn write_for_grants(history: &History) {
-    let until_us = history.since_us.map_or(i64::MIN, |since_us| since_us.saturating_add(history.longest_us));
-    raise_label(Label { until_us, longest_us: history.longest_us });
+    let waits_until_us = history.since_us.map_or(i64::MIN, |since_us| since_us.saturating_add(history.longest_us));
+    shared_objects::lock_part(PART);
+    let (until_us, longest_us) = read_label().unwrap_or((i64::MIN, 0));
+    let (until_us, longest_us) = (until_us.max(waits_until_us), longest_us.max(history.longest_us));
+    shared_objects::write_label(PROVIDER, Some(&format!("{until_us} {longest_us}")));
     write(history, true);
 }
 
+/// With the longest rectangle so far: the row may lack that of a dropped database or extension, which the label has.
 fn with_longest(history: History, longest_us: i64) -> History {
-    History { longest_us: history.longest_us.max(longest_us), ..history }
+    let of_label_us = read_label().map_or(0, |(_, longest_us)| longest_us);
+    History { longest_us: history.longest_us.max(longest_us).max(of_label_us), ..history }
 }
 
 fn longest_of(ttl_us: i64) -> i64 {
@@ -216,31 +208,11 @@ const PROVIDER: &CStr = c"idgen workers";
 /// The part of the label's object that writers lock: another database may write the same label.
 const PART: u16 = 1;
 
-/// The text of the label, over all databases of the server.
-struct Label {
-    /// The end of the wait after the last interruption; `i64::MIN` if there was none.
-    until_us: i64,
-    /// As in `History`.
-    longest_us: i64,
-}
-
-/// `None` if no database of this server has granted worker ids.
-fn read_label() -> Option<Label> {
+/// The label, over all databases of the server: the end of the wait after the last interruption, `i64::MIN` if there was none;
+/// and the longest time as in `History`. `None` if no database of this server has granted worker ids.
+fn read_label() -> Option<(i64, i64)> {
     let text = shared_objects::read_label(PROVIDER)?;
     let mut numbers = text.split(' ').map(|number| number.parse().ok());
     let mut next = |default| numbers.next().flatten().unwrap_or(default);
-    Some(Label { until_us: next(i64::MIN), longest_us: next(0) })
-}
-
-/// Raises both values of the label to at least these.
-fn raise_label(label: Label) {
-    shared_objects::lock_part(PART);
-    let known = read_label().unwrap_or(Label { until_us: i64::MIN, longest_us: 0 });
-    let (until_us, longest_us) = (known.until_us.max(label.until_us), known.longest_us.max(label.longest_us));
-    shared_objects::write_label(PROVIDER, Some(&format!("{until_us} {longest_us}")));
-}
-
-fn remove_label() {
-    shared_objects::lock_part(PART);
-    shared_objects::write_label(PROVIDER, None);
+    Some((next(i64::MIN), next(0)))
 }

@@ -4,24 +4,18 @@
 //!
 //! A keeper that starts again continues the lease in shared memory. A server that starts again, also after a crash of a
 //! backend, ends its last lease, which the file `idgen_worker` names, and acquires another one.
-//!
-//! This file has its main loop: signals, settings, requests of sessions, and when to renew.
 
 use super::errors;
-use super::lease_file::{self, LeaseFile};
-use super::state::{NO_REQUEST, SERVER_LEASE, STATE, ServerLease};
+use super::state::{LeaseFile, NO_REQUEST, SERVER_LEASE, STATE, ServerLease};
 use crate::clock;
 use crate::coordinator::{self, Client};
 use crate::pg::bgworker::{self, Worker};
 use crate::pg::latch::{self, WaitEvent};
 use crate::pg::libpq::Error;
 use crate::pg::{recovery, session, system_clock, xact};
-use crate::place;
-use crate::settings;
-use crate::settings::Pool;
+use crate::settings::{self, Pool};
 use crate::snowflake::node;
-use crate::worker;
-use idgen_core::worker::memory::{LastWorkerId, RememberedLease};
+use idgen_core::worker::memory::LastWorkerId;
 use idgen_core::worker::pace::Pace;
 use pgrx::bgworkers::BgWorkerStartTime;
 use pgrx::prelude::*;
@@ -31,7 +25,7 @@ use std::time::{Duration, Instant};
 
 const WORKER: Worker = Worker { name: "idgen keeper", function: "idgen_keeper", connects: false };
 
-/// While the postmaster preloads libraries. Always, because a reload can configure a pool.
+/// While the postmaster preloads libraries. Always: a reload can configure a pool.
 pub fn register() {
     // SAFETY: a flag that is set earlier. A server that is being upgraded issues no ids.
     if !unsafe { pg_sys::IsBinaryUpgrade } {
@@ -43,10 +37,9 @@ pub fn register() {
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn idgen_keeper(_arg: pg_sys::Datum) {
-    install_signal_handlers();
-    let Some(state) = STATE.get() else {
-        return;
-    };
+    // SIGTERM has a handler of its own: PostgreSQL's would end a request half-way.
+    bgworker::handle_signals(Some(on_terminate), None);
+    let Some(state) = STATE.get() else { return };
     state.keeper.enter();
     xact::before_exit(|_| STATE.require().keeper.leave());
     // A reload before the handler was installed would be missed.
@@ -59,10 +52,6 @@ pub struct Keeper {
     pub pool: Option<Pool>,
     /// The pool of the current lease, if the configuration has changed since it was granted.
     pub former: Option<Pool>,
-    /// The lease of an earlier start, or of an earlier pool, that is still to be ended.
-    pub abandoned: Option<RememberedLease>,
-    /// The worker id to ask for without a lease: the last one.
-    pub last_worker_id: Option<u32>,
     pub client: Client,
     pub pace: Pace,
     /// The request of sessions, as in `KeeperHandle`, until it is fulfilled.
@@ -81,16 +70,17 @@ pub const FIRST_PACE: Pace = Pace { ttl: Duration::from_secs(30) };
 impl Keeper {
     /// Continues the lease of an earlier keeper of this server.
     fn new() -> Self {
-        let lease = SERVER_LEASE.exclusive(|lease| *lease);
-        let is_leased = lease.newest().is_some();
-        let abandoned = if is_leased { None } else { remembered_lease() };
+        let lease = SERVER_LEASE.shared(|lease| *lease);
+        // The coordinator of the lease is known if it is still that of the configured pool.
+        let pool_of_lease = |name: String| {
+            let configured = settings::worker_pool().filter(|pool| pool.name == name);
+            configured.unwrap_or_else(|| Pool { name, coordinator: c"".to_owned() })
+        };
         Self {
             pool: lease.pool.text().map(pool_of_lease),
             former: None,
-            last_worker_id: abandoned.as_ref().map(|lease| lease.worker_id),
-            abandoned,
             client: Client::new(c"idgen keeper", Duration::ZERO),
-            pace: if is_leased { Pace { ttl: lease.ttl } } else { FIRST_PACE },
+            pace: lease.newest().map_or(FIRST_PACE, |_| Pace { ttl: lease.ttl }),
             needed_ms: NO_REQUEST,
             requested_us: 0,
             due: Instant::now(),
@@ -100,6 +90,7 @@ impl Keeper {
     /// The main loop.
     fn run(mut self) {
         loop {
+            check_for_interrupts!();
             if is_stop_requested() {
                 self.stop();
             }
@@ -107,23 +98,20 @@ impl Keeper {
                 session::reload_configuration();
             }
             self.follow_settings();
-            if self.pool.is_none() {
-                sleep_until_woken();
-                continue;
-            }
             // Before the requests are read: this attempt fulfills every request made before this time.
             self.requested_us = system_clock::boot_us();
             self.needed_ms = STATE.require().keeper.take_request().max(self.needed_ms);
             // After a failure requests do not shorten the pause.
             let is_requested = self.needed_ms != NO_REQUEST && self.client.link.failures == 0;
-            if is_requested || self.due <= Instant::now() {
+            let pause = self.due.saturating_duration_since(Instant::now());
+            let has_pool = self.pool.is_some();
+            if has_pool && (is_requested || pause.is_zero()) {
+                // Its waits may reset the latch, so requests are read again before a sleep.
                 self.due = self.attempt_and_report();
-            }
-            if !is_interrupted() {
+            } else if !is_interrupted() {
                 // Rounded up: the latch counts in milliseconds.
-                latch::sleep(self.due.saturating_duration_since(Instant::now()) + Duration::from_millis(1), &MAIN_WAIT);
+                latch::wait(has_pool.then(|| pause + Duration::from_millis(1)), &MAIN_WAIT);
             }
-            check_for_interrupts!();
         }
     }
 
@@ -142,7 +130,7 @@ impl Keeper {
 
     /// Applies the current settings.
     fn follow_settings(&mut self) {
-        worker::follow_settings();
+        node::follow_settings();
         if self.client.follow(settings::coordinator()) {
             coordinator::tell_followers();
         }
@@ -164,11 +152,8 @@ impl Keeper {
     /// The new pool may know the current lease: the pool was moved, or only its address has changed. Until that is
     /// known, ids go on under the lease. A lease that is not confirmed is ended, so that it occupies no worker id.
     fn change_pool(&mut self) {
-        if let Some(pending) = SERVER_LEASE.exclusive(|lease| lease.pending.take()) {
-            self.last_worker_id = Some(pending.worker_id);
-            self.abandoned = remembered_lease().filter(|lease| lease.token == pending.token);
-        }
-        if self.former.is_none() && SERVER_LEASE.exclusive(|lease| lease.current.is_some()) {
+        SERVER_LEASE.exclusive(|lease| lease.pending = None);
+        if self.former.is_none() && SERVER_LEASE.shared(|lease| lease.current.is_some()) {
             self.former = self.pool.take();
         }
     }
@@ -177,21 +162,17 @@ impl Keeper {
     fn leave_pool(&mut self) {
         self.give_back(is_stop_requested);
         if !settings::worker_undecided() {
-            clock::restrict_times(
-                || true,
-                i64::MIN,
-                i64::MAX,
-                || {
-                    STATE.require().has_issued_by_hand.store(false, Relaxed);
-                    node::CURRENT.require().set_to_setting();
-                },
-            );
+            let publish = || {
+                STATE.require().has_issued_by_hand.store(false, Relaxed);
+                node::CURRENT.require().set_to_setting();
+            };
+            clock::restrict_times(|| true, i64::MIN, i64::MAX, publish);
             // The worker id is a setting: no pool is in charge of it.
-            if let Err(error) = lease_file::write(LastWorkerId::Unknown) {
+            if let Err(error) = LeaseFile::write(LastWorkerId::Unknown) {
                 errors::lease_file_not_written(&error).warn();
             }
         }
-        (self.former, self.abandoned, self.last_worker_id) = (None, None, None);
+        self.former = None;
         SERVER_LEASE.exclusive(|lease| *lease = ServerLease::default());
         STATE.require().changed.broadcast();
     }
@@ -201,47 +182,30 @@ impl Keeper {
         let due = match self.attempt() {
             Ok(pause) => {
                 self.needed_ms = NO_REQUEST;
-                let failing_since_ms = SERVER_LEASE.exclusive(|lease| {
-                    lease.last_error.clear();
-                    lease.failing_since_ms.take()
-                });
-                if failing_since_ms.is_some() {
+                if SERVER_LEASE.exclusive(|lease| lease.note(None)) {
                     log!("the coordinator of worker pool \"{}\" answers again", self.pool_name());
                 }
                 Instant::now() + pause
             }
             // Not a failure: this process has ended the attempt.
             Err(_) if is_interrupted() => Instant::now(),
-            Err(error) => {
-                if error.sqlstate.is_some() {
-                    // The coordinator has refused the request, perhaps because of a time that is too far ahead. The clock of the session may have been wrong, and be right again. A session that still needs such a
-                    // time asks again.
+            Err(Error { message, sqlstate }) => {
+                if sqlstate.is_some() {
+                    // The coordinator has refused the request, perhaps because of a time that is too far ahead. The clock of
+                    // the session may be right again. A session that still needs such a time asks again.
                     self.needed_ms = NO_REQUEST;
                 }
-                self.report(&error);
+                STATE.require().failures.fetch_add(1, Relaxed);
+                if SERVER_LEASE.exclusive(|lease| lease.note(Some(&message))) {
+                    log!("could not lease a worker id from pool \"{}\": {message}", self.pool_name());
+                }
                 let pause = self.pace.retry_after(self.client.link.failures, session::random_fraction());
                 self.client.link.failed(Instant::now(), pause);
-                self.client.link.retry_at.unwrap_or_else(Instant::now)
+                Instant::now() + pause
             }
         };
         STATE.require().changed.broadcast();
         due
-    }
-
-    /// Stores an error for the view and for errors of sessions. Logs only the first one in a row.
-    fn report(&self, error: &Error) {
-        let message = &error.message;
-        STATE.require().failures.fetch_add(1, Relaxed);
-        let now_ms = system_clock::wall_ms();
-        let is_first = SERVER_LEASE.exclusive(|lease| {
-            let is_first = lease.failing_since_ms.is_none();
-            lease.failing_since_ms.get_or_insert(now_ms);
-            lease.last_error.set(message);
-            is_first
-        });
-        if is_first {
-            log!("could not lease a worker id from pool \"{}\": {message}", self.pool_name());
-        }
     }
 
     pub fn pool_name(&self) -> &str {
@@ -249,44 +213,7 @@ impl Keeper {
     }
 }
 
-/// The lease in the file. `None` if another directory has written the file: this directory is a copy, and the lease is
-/// its origin's.
-fn remembered_lease() -> Option<RememberedLease> {
-    match lease_file::read() {
-        LeaseFile::Missing => None,
-        LeaseFile::Valid(memory) => match memory.worker {
-            LastWorkerId::Leased(lease) => {
-                place::read().is_ok_and(|here| here.is_directory_of(&memory.place)).then_some(lease)
-            }
-            LastWorkerId::Unknown | LastWorkerId::ByHand(_) => None,
-        },
-        LeaseFile::Unreadable(reason) => {
-            errors::lease_file_unreadable(&reason).warn();
-            None
-        }
-    }
-}
-
-/// The pool of an earlier keeper's lease. Its coordinator is known if it is still the configured pool.
-fn pool_of_lease(name: String) -> Pool {
-    let configured = settings::worker_pool().filter(|pool| pool.name == name);
-    configured.unwrap_or_else(|| Pool { name, coordinator: c"".to_owned() })
-}
-
-/// Sleeps until a signal arrives. Does not sleep if one is not handled yet: an earlier wait may have reset the latch.
-fn sleep_until_woken() {
-    if is_interrupted() {
-        return;
-    }
-    latch::wait(None, &MAIN_WAIT);
-}
-
 static IS_STOP_REQUESTED: AtomicBool = AtomicBool::new(false);
-
-/// The keeper calls this first. It handles SIGTERM itself: PostgreSQL's handler would end a request half-way.
-fn install_signal_handlers() {
-    bgworker::handle_signals(Some(on_terminate), None);
-}
 
 unsafe extern "C-unwind" fn on_terminate(
     _signal: c_int,

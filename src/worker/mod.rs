@@ -10,14 +10,16 @@
 use crate::clock;
 use crate::pg::latch::{ConditionVariable, WaitEvent};
 use crate::pg::shared_objects::{self, OwnedRows};
-use crate::pg::system_clock;
+use crate::pg::{system_clock, xact};
 use crate::place;
 use crate::settings;
 use crate::shmem;
 use crate::snowflake::node;
 use idgen_core::layout::Node;
-use lease_file::LeaseFile;
-use state::{STATE, WorkerState};
+use idgen_core::worker::memory::Memory;
+use pgrx::pg_sys;
+use state::{LeaseFile, STATE, WorkerState};
+use std::ffi::CStr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
@@ -26,12 +28,11 @@ mod attempt;
 mod errors;
 mod history;
 mod keeper;
-mod lease_file;
 mod pool;
 mod renew;
+mod requests;
 mod state;
 mod status;
-mod store;
 
 pub use state::{SERVER_LEASE, reset_counters};
 pub use status::{TABLES, checks, current_node, status};
@@ -42,9 +43,10 @@ pub fn init() {
     shmem::at_startup(begin);
     node::lease_from(node::NodeSource { follow_settings, wait: wait_for_node });
     clock::on_lease_end_reached(wait_for_renewal);
-    settings::on_worker_pool(note_pool);
+    // In the postmaster, when it has read the settings, before any process is told of the change.
+    settings::on_worker_pool(|is_set| STATE.get().into_iter().for_each(|state| state.has_pool.store(is_set, Release)));
     shared_objects::follow_owners_of(OwnedRows {
-        exist: || store::WORKER_POOL.find().is_some(),
+        exist: || pool::WORKER_POOL.find().is_some(),
         reassign: pool::reassign,
         drop: pool::drop_owned,
     });
@@ -54,37 +56,48 @@ pub fn init() {
 /// In the postmaster at the start. Beside a pool, a worker id that is set is valid until the first lease, if this place has
 /// issued ids under it. Otherwise the pool is in charge of it, and may have granted it to another server.
 fn begin() {
-    let (state, file) = (STATE.require(), lease_file::read());
-    let has_issued_by_hand = match &file {
-        LeaseFile::Valid(memory) if !settings::worker_undecided() => {
-            place::read().is_ok_and(|here| memory.allows_by_hand(&here, settings::node().worker))
-        }
-        _ => false,
-    };
+    let (state, file) = (STATE.require(), LeaseFile::read());
+    let is_by_hand =
+        |memory: &Memory| place::read().is_ok_and(|here| memory.allows_by_hand(&here, settings::node().worker));
+    let has_issued_by_hand =
+        matches!(&file, LeaseFile::Valid(memory) if !settings::worker_undecided() && is_by_hand(memory));
+    if let LeaseFile::Unreadable(reason) = &file {
+        state.is_file_unreadable.store(true, Relaxed);
+        errors::lease_file_unreadable(reason).warn();
+    }
     let is_valid = match (settings::has_worker_pool(), settings::worker_undecided()) {
         (true, _) => has_issued_by_hand,
         (false, true) => file == LeaseFile::Missing,
         (false, false) => true,
     };
     state.has_issued_by_hand.store(has_issued_by_hand, Relaxed);
-    state.is_file_unreadable.store(matches!(file, LeaseFile::Unreadable(_)), Relaxed);
     if !is_valid {
         node::CURRENT.require().set_none();
         clock::restrict_to_nothing_at_start();
     }
 }
 
-/// In the postmaster, when it has read the settings.
-fn note_pool(is_set: bool) {
-    if let Some(state) = STATE.get() {
-        // Before any process is told of the change.
-        state.has_pool.store(is_set, Release);
+/// For functions that grant id times. A rectangle must be committed before the caller learns of it: a rollback would
+/// give its id times to the next holder. So this raises 25006 where nothing can be written, and 25001 if the call is not of
+/// a statement that is the whole of its transaction.
+///
+/// In SERIALIZABLE, grants of different pools would fail because of each other: their rows share pages of indexes.
+///
+/// # Safety
+/// `fcinfo` is that of the running call.
+unsafe fn require_own_transaction(function: &CStr, fcinfo: pg_sys::FunctionCallInfo) {
+    xact::require_read_write(function);
+    // SAFETY: by the above.
+    if !unsafe { xact::is_own_statement(fcinfo) } {
+        errors::not_own_statement(function).raise();
     }
+    xact::commit_with_statement();
+    xact::leave_serializable();
 }
 
 /// Once a pool is configured, ends a worker id that is not set, or under which no id was issued. No process relies on the
 /// keeper for that: sessions can draw before it.
-pub fn follow_settings() {
+fn follow_settings() {
     let (state, node) = (STATE.require(), node::CURRENT.require());
     let is_of_the_pool = || {
         let has_issued = !settings::worker_undecided() && state.has_issued_by_hand.load(Acquire);
@@ -106,23 +119,17 @@ static LEASE_WAIT: WaitEvent = WaitEvent::new(c"IdgenWorkerLease");
 
 /// This server's worker id. Waits for the keeper's first attempt to lease one; raises 55000 if that fails.
 fn wait_for_node() -> Node {
-    let state = STATE.require();
-    if node::CURRENT.require().is_setting() && !state.has_pool.load(Acquire) {
+    let (state, current) = (STATE.require(), node::CURRENT.require());
+    if current.is_setting() && !state.has_pool.load(Acquire) {
         state.has_issued_by_hand.store(true, Release);
     }
     let began = Instant::now();
-    loop {
-        state.changed.prepare_to_sleep();
-        let node = node::CURRENT.require().get();
+    wait_for_keeper(state, || {
+        let node = current.get();
         let is_failing = SERVER_LEASE.shared(|lease| lease.failing_since_ms.is_some());
         let is_pending = state.has_pool.load(Relaxed) && !is_failing && began.elapsed() < FIRST_ANSWER;
-        if node.is_none() && is_pending {
-            state.changed.sleep(LONGEST_SLEEP, &LEASE_WAIT);
-            continue;
-        }
-        ConditionVariable::cancel_sleep();
-        return node.unwrap_or_else(|| raise_not_leased(state));
-    }
+        (node.is_some() || !is_pending).then_some(node)
+    })
 }
 
 /// For a session whose next id has this time, at or past the end of the lease: requests a renewal, and waits for it.
@@ -135,8 +142,7 @@ fn wait_for_renewal(time_ms: i64) {
     }
     // After the request: the keeper reads the clock before it takes requests.
     let requested_us = system_clock::boot_us();
-    loop {
-        state.changed.prepare_to_sleep();
+    wait_for_keeper(state, || {
         let (lease, end_ms) = (SERVER_LEASE.shared(|lease| *lease), clock.lease_end_ms());
         let is_failing = lease.failing_since_ms.is_some() && system_clock::wall_ms() >= end_ms;
         let is_overdue = lease.is_overdue(system_clock::boot_us());
@@ -144,18 +150,18 @@ fn wait_for_renewal(time_ms: i64) {
         let is_refused = lease.falls_short || lease.renewed_us > requested_us || is_overdue || is_failing;
         // Without a worker id the lease was released: the session waits for the next one when it attaches again.
         let is_done = end_ms > time_ms || node::CURRENT.require().get().is_none();
-        if is_done || is_refused {
+        (is_done || is_refused).then_some(is_done.then_some(()))
+    })
+}
+
+/// Waits until there is an outcome. Raises 55000 if that is `None`.
+fn wait_for_keeper<R>(state: &WorkerState, outcome: impl Fn() -> Option<Option<R>>) -> R {
+    loop {
+        state.changed.prepare_to_sleep();
+        if let Some(outcome) = outcome() {
             ConditionVariable::cancel_sleep();
-            if is_done {
-                return;
-            }
-            raise_not_leased(state);
+            return outcome.unwrap_or_else(|| errors::not_leased(&SERVER_LEASE.shared(|lease| *lease)).raise());
         }
         state.changed.sleep(LONGEST_SLEEP, &LEASE_WAIT);
     }
-}
-
-fn raise_not_leased(state: &WorkerState) -> ! {
-    let lease = SERVER_LEASE.shared(|lease| *lease);
-    errors::not_leased(state, &lease, system_clock::boot_us()).raise()
 }

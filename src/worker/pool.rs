@@ -1,16 +1,80 @@
-//! What the owner of a pool does: defines, alters and drops it, moves its worker ids to another pool, and corrects the end of
-//! a rectangle.
+//! The pools: their rows, and what their owners do. An owner defines, alters and drops a pool, moves its worker ids to another
+//! pool, and corrects the end of a rectangle.
+//!
+//! The order of locks: the row of a pool, the rows of worker ids, the table of the history. Who changes a pool locks its row
+//! alone, and who grants from it locks it with others, so that no grant begins while the pool changes. A renewal locks
+//! nothing before it writes, or its row before it changes the history: all pools need that table, so nothing waits for a row
+//! with it locked. Whoever ends a holder's right sets its token to NULL or begins an epoch of the history, and then no
+//! renewal finds it.
 
-use super::store::{Pool, WORKER_ID, WORKER_POOL, lock_pool};
 use super::{errors, history};
-use crate::args;
+use crate::args::{self, AclTable};
 use crate::pg::datum::{self, Text};
-use crate::pg::spi::{Query, text, user, value};
+use crate::pg::spi::{ExtensionTable, Query, micros, text, user, value};
 use crate::pg::xact::{self, Durability};
 use crate::settings;
-use pgrx::datum::Interval;
+use pgrx::datum::{DatumWithOid, Interval};
 use pgrx::prelude::*;
+use pgrx::spi::SpiHeapTupleData;
 use std::ops::RangeInclusive;
+
+pub static WORKER_POOL: ExtensionTable = ExtensionTable::new(c"worker_pool");
+/// One row for each worker id of a pool, from its definition on.
+pub static WORKER_ID: ExtensionTable = ExtensionTable::new(c"worker_id");
+/// At most one row.
+pub static WORKER_HISTORY: ExtensionTable = ExtensionTable::new(c"worker_history");
+
+/// The definition of a pool.
+pub struct Pool {
+    pub range: RangeInclusive<i32>,
+    pub ttl_us: i64,
+    /// The current user may act as the role that has defined it.
+    pub is_owned: bool,
+}
+
+/// The arguments of a query on the worker ids of a pool in a range, or outside of it.
+pub fn of_range<'a>(pool: &'a str, range: &RangeInclusive<i32>) -> [DatumWithOid<'a>; 3] {
+    [pool.into(), (*range.start()).into(), (*range.end()).into()]
+}
+
+fn pool_text(lock: &str) -> String {
+    format!(
+        "SELECT first, count, {}, pg_catalog.pg_has_role($2, owner::pg_catalog.oid, 'USAGE') FROM idgen.worker_pool \
+         WHERE name OPERATOR(pg_catalog.=) $1 {lock}",
+        micros("ttl")
+    )
+}
+
+static FIND_POOL: Query = Query::new(&WORKER_POOL, || pool_text(""));
+static SHARE_POOL: Query = Query::new(&WORKER_POOL, || pool_text("FOR KEY SHARE"));
+static LOCK_POOL: Query = Query::new(&WORKER_POOL, || pool_text("FOR UPDATE"));
+
+fn pool(row: &SpiHeapTupleData) -> Pool {
+    let (first, count): (i32, i32) = (value(row, 1), value(row, 2));
+    Pool { range: first..=first + count - 1, ttl_us: value(row, 3), is_owned: value(row, 4) }
+}
+
+/// A pool that grants go on from until the transaction ends, and that nobody changes until then. Raises 42704 without it.
+pub fn share_pool(name: &str) -> Pool {
+    let found = SHARE_POOL.write_losable(&[name.into(), user().into()], pool).pop();
+    found.unwrap_or_else(|| errors::unknown_pool(name).raise())
+}
+
+/// A pool that no transaction grants from until this one ends. Raises 42501 for another role than its owner, and 42704
+/// without it.
+pub fn lock_pool(name: &str) -> Pool {
+    // Before the wait, so that a call that must fail does not wait, and after it, when the pool may be another.
+    require_owned(name, FIND_POOL.read_latest(&[name.into(), user().into()], pool).pop());
+    require_owned(name, LOCK_POOL.write_losable(&[name.into(), user().into()], pool).pop())
+}
+
+fn require_owned(name: &str, found: Option<Pool>) -> Pool {
+    let pool = found.unwrap_or_else(|| errors::unknown_pool(name).raise());
+    if !pool.is_owned {
+        errors::not_owner(name).raise();
+    }
+    pool
+}
 
 /// More than fit the worker field of any layout that is in use, and few enough for a row each.
 const MAX_COUNT: i32 = 65536;
@@ -20,23 +84,21 @@ const MAX_COUNT: i32 = 65536;
 #[pg_extern(sql = false)]
 fn worker_pool_define(name: Option<Text>, first: Option<i32>, count: Option<i32>, ttl: Option<Interval>) {
     let name = args::stored_name(name.as_deref(), "name");
-    let (first, count) = (args::required(first, "first"), args::required(count, "count"));
-    let ttl = args::required(ttl, "ttl");
-    check_range(first, count);
+    let (first, count, ttl) =
+        (args::required(first, "first"), args::required(count, "count"), args::required(ttl, "ttl"));
+    let range = checked_range(first, count);
     args::ttl_us(ttl, settings::lease_ttl_limits_us());
     xact::require_read_write(c"worker_pool_define()");
     history::begin();
     let args = [name.into(), first.into(), count.into(), ttl.into(), user().into()];
     if DEFINE.write_latest(&args, |_| ()).is_empty() {
-        let is_same = |defined: Pool| {
-            (defined.first, defined.count, i128::from(defined.ttl_us)) == (first, count, ttl.as_micros())
-        };
-        if !is_same(lock_pool(name)) {
+        let defined = lock_pool(name);
+        if defined.range != range || i128::from(defined.ttl_us) != ttl.as_micros() {
             errors::defined_otherwise(name).raise();
         }
         return;
     }
-    add_rows(name, first..=first + count - 1);
+    ADD_ROWS.write_latest(&of_range(name, &range), |_| ());
     xact::require_durability(Durability::Failover);
 }
 
@@ -45,23 +107,20 @@ static DEFINE: Query = WORKER_POOL.query(
      ON CONFLICT (name) DO NOTHING RETURNING count",
 );
 
+/// Rows of an earlier definition stay as they are.
 static ADD_ROWS: Query = WORKER_ID.query(
     "INSERT INTO idgen.worker_id (pool, worker_id) SELECT $1, number FROM pg_catalog.generate_series($2, $3) AS number \
      ON CONFLICT (pool, worker_id) DO NOTHING",
 );
 
-/// Rows of an earlier definition stay as they are.
-fn add_rows(pool: &str, range: RangeInclusive<i32>) {
-    ADD_ROWS.write_latest(&[pool.into(), (*range.start()).into(), (*range.end()).into()], |_| ());
-}
-
-fn check_range(first: i32, count: i32) {
+fn checked_range(first: i32, count: i32) -> RangeInclusive<i32> {
     if !(1..=MAX_COUNT).contains(&count) {
         errors::count_out_of_range(count, MAX_COUNT).raise();
     }
     if !(0..=MAX_COUNT - count).contains(&first) {
         errors::first_out_of_range(first, count, MAX_COUNT).raise();
     }
+    first..=first + count - 1
 }
 
 static ALTER: Query = WORKER_POOL.query(
@@ -83,17 +142,18 @@ fn worker_pool_alter(
     ttl.map(|ttl| args::ttl_us(ttl, settings::lease_ttl_limits_us()));
     xact::require_read_write(c"worker_pool_alter()");
     let pool = lock_pool(name);
-    let (first, count) = (first.unwrap_or(pool.first), count.unwrap_or(pool.count));
-    check_range(first, count);
-    let range = first..=first + count - 1;
+    let count = count.unwrap_or_else(|| pool.range.clone().count() as i32);
+    let first = first.unwrap_or(*pool.range.start());
+    let range = checked_range(first, count);
     let excluded = end_tokens(name, &range);
     if !excluded.is_empty() {
-        let report = errors::excludes_holders(name, &pool.range(), &range, &excluded);
-        if force { report.notice() } else { report.hint(errors::hint_to_force()).raise() }
+        let report = errors::excludes_holders(name, &pool.range, &range, &excluded);
+        const HINT: &str = "Stop them first, or use force => true: they are refused at their next renewal.";
+        if force { report.notice() } else { report.hint(HINT).raise() }
     }
     ALTER.write_latest(&[name.into(), first.into(), count.into(), ttl.into()], |_| ());
-    remove_unused(name, &range);
-    add_rows(name, range);
+    REMOVE_UNUSED.write_latest(&of_range(name, &range), |_| ());
+    ADD_ROWS.write_latest(&of_range(name, &range), |_| ());
     xact::require_durability(Durability::Failover);
 }
 
@@ -105,23 +165,17 @@ static END_TOKENS: Query = WORKER_ID.query(
 
 /// Ends the tokens of worker ids outside of a range. Returns the worker ids that are held.
 fn end_tokens(pool: &str, range: &RangeInclusive<i32>) -> Vec<i32> {
-    let args = [pool.into(), (*range.start()).into(), (*range.end()).into()];
-    let ended = END_TOKENS.write_latest(&args, |row| (value::<i32>(row, 1), value::<bool>(row, 2)));
-    let mut held: Vec<i32> =
-        ended.into_iter().filter(|(_, is_held)| *is_held).map(|(worker_id, _)| worker_id).collect();
+    let read = |row: &SpiHeapTupleData| value::<bool>(row, 2).then(|| value::<i32>(row, 1));
+    let mut held: Vec<i32> = END_TOKENS.write_latest(&of_range(pool, range), read).into_iter().flatten().collect();
     held.sort_unstable();
     held
 }
 
+/// The rows outside of a range that were never granted.
 static REMOVE_UNUSED: Query = WORKER_ID.query(
     "DELETE FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $1 AND acquired_at IS NULL \
      AND (worker_id OPERATOR(pg_catalog.<) $2 OR worker_id OPERATOR(pg_catalog.>) $3)",
 );
-
-/// Deletes the rows outside of a range that were never granted.
-fn remove_unused(pool: &str, range: &RangeInclusive<i32>) {
-    REMOVE_UNUSED.write_latest(&[pool.into(), (*range.start()).into(), (*range.end()).into()], |_| ());
-}
 
 /// A range outside of which every worker id is.
 const NONE: RangeInclusive<i32> = -1..=-1;
@@ -142,7 +196,7 @@ fn drop_pool(name: &str) {
     if let Some(worker_id) = HELD.read_latest(&[name.into()], |row| value(row, 1)).pop() {
         errors::in_use(name, worker_id).raise();
     }
-    remove_unused(name, &NONE);
+    REMOVE_UNUSED.write_latest(&of_range(name, &NONE), |_| ());
     DROP.write_latest(&[name.into()], |_| ());
     xact::require_durability(Durability::Failover);
 }
@@ -164,14 +218,9 @@ pub fn drop_owned(owners: &[pg_sys::Oid]) -> bool {
     !names.is_empty()
 }
 
-static REASSIGN: Query = WORKER_POOL.query(
-    "UPDATE idgen.worker_pool SET owner = $2::pg_catalog.regrole \
-     WHERE owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1) RETURNING count",
-);
-
 /// Makes another role the owner of all pools of these roles. False if there are none.
 pub fn reassign(owners: &[pg_sys::Oid], heir: pg_sys::Oid) -> bool {
-    !REASSIGN.write_latest(&[owners.to_vec().into(), heir.into()], |_| ()).is_empty()
+    AclTable { table: &WORKER_POOL, key: "name", lock_order: "name", grantees: "" }.reassign(owners, heir)
 }
 
 /// Moves the worker ids of a pool that were ever granted to another pool, with their id times and holders, and drops the
@@ -180,47 +229,39 @@ pub fn reassign(owners: &[pg_sys::Oid], heir: pg_sys::Oid) -> bool {
 /// if both pools have granted a worker id.
 #[pg_extern(sql = false)]
 fn worker_move(from_pool: Option<Text>, to_pool: Option<Text>) -> i32 {
-    let [from, to] = [(&from_pool, "from_pool"), (&to_pool, "to_pool")]
-        .map(|(pool, argument)| args::name(pool.as_deref(), argument));
+    let (from, to) = (args::name(from_pool.as_deref(), "from_pool"), args::name(to_pool.as_deref(), "to_pool"));
     if from == to {
         errors::same_pool(from).raise();
     }
     xact::require_read_write(c"worker_move()");
-    let mut pools = [from, to];
-    pools.sort_unstable();
-    for pool in pools {
-        lock_pool(pool);
-    }
+    lock_pool(from.min(to));
+    lock_pool(from.max(to));
     let both = [from.into(), to.into()];
     if let Some(worker_id) = GRANTED_FROM_BOTH.read_latest(&both, |row| value(row, 1)).pop() {
         errors::granted_from_both(worker_id, from, to).raise();
     }
     REPLACED.write_latest(&both, |_| ());
     let moved = MOVE.write_latest(&both, |_| ()).len();
-    let range = lock_pool(to).range();
+    let range = lock_pool(to).range;
     let excluded = end_tokens(to, &range);
     if !excluded.is_empty() {
         errors::moved_outside(to, &range, &excluded).notice();
     }
-    remove_unused(from, &NONE);
+    REMOVE_UNUSED.write_latest(&of_range(from, &NONE), |_| ());
     DROP.write_latest(&[from.into()], |_| ());
     xact::require_durability(Durability::Failover);
     moved as i32
 }
 
 static GRANTED_FROM_BOTH: Query = WORKER_ID.query(
-    "SELECT known.worker_id FROM idgen.worker_id AS known \
-     JOIN idgen.worker_id AS other ON other.worker_id OPERATOR(pg_catalog.=) known.worker_id \
-     WHERE known.pool OPERATOR(pg_catalog.=) $1 AND known.acquired_at IS NOT NULL \
-       AND other.pool OPERATOR(pg_catalog.=) $2 AND other.acquired_at IS NOT NULL \
-     ORDER BY known.worker_id LIMIT 1",
+    "SELECT worker_id FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) ANY (ARRAY[$1, $2]) AND acquired_at IS NOT NULL \
+     GROUP BY worker_id HAVING pg_catalog.count(*) OPERATOR(pg_catalog.>) 1 ORDER BY worker_id LIMIT 1",
 );
 
 /// The rows of the other pool that those which move replace.
 static REPLACED: Query = WORKER_ID.query(
-    "DELETE FROM idgen.worker_id AS known USING idgen.worker_id AS moved \
-     WHERE known.pool OPERATOR(pg_catalog.=) $2 AND moved.pool OPERATOR(pg_catalog.=) $1 \
-       AND moved.worker_id OPERATOR(pg_catalog.=) known.worker_id AND moved.acquired_at IS NOT NULL",
+    "DELETE FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $2 AND worker_id OPERATOR(pg_catalog.=) ANY (ARRAY( \
+         SELECT worker_id FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $1 AND acquired_at IS NOT NULL))",
 );
 
 static MOVE: Query = WORKER_ID.query(
@@ -230,8 +271,8 @@ static MOVE: Query = WORKER_ID.query(
 
 /// Records that no id at or after `used_until` was issued under a worker id, which is free then. NULL keeps the recorded time.
 /// Returns the time recorded before. A worker id with a holder is an error unless `force` ends its token. For the owner of the
-/// pool. Raises 22004 for NULL in another argument, 22023 for an infinite time, 42501 for another role, 42704 for an unknown pool or if the worker id was never granted,
-/// and 55006 for one with a holder.
+/// pool. Raises 22004 for NULL in another argument, 22023 for an infinite time, 42501 for another role, 42704 for an unknown pool
+/// or if the worker id was never granted, and 55006 for one with a holder.
 #[pg_extern(sql = false)]
 fn worker_correct_unless_held(
     pool: Option<Text>,
@@ -239,8 +280,7 @@ fn worker_correct_unless_held(
     used_until: Option<TimestampWithTimeZone>,
     force: Option<bool>,
 ) -> TimestampWithTimeZone {
-    let pool = args::name(pool.as_deref(), "pool");
-    let worker_id = args::required(worker_id, "worker_id");
+    let (pool, worker_id) = (args::name(pool.as_deref(), "pool"), args::required(worker_id, "worker_id"));
     let force = args::required(force, "force");
     if used_until.is_some_and(|used_until| datum::from_us(datum::to_us(used_until)).is_none()) {
         errors::used_until_not_finite().raise();
@@ -248,12 +288,9 @@ fn worker_correct_unless_held(
     xact::require_read_write(c"worker_correct()");
     // A running transaction may acquire this worker id.
     lock_pool(pool);
-    let corrected = CORRECT.write_latest(&[pool.into(), worker_id.into(), used_until.into()], |row| {
-        (value::<TimestampWithTimeZone>(row, 1), value::<bool>(row, 2))
-    });
-    let Some((before, has_holder)) = corrected.into_iter().next() else {
-        errors::never_granted(pool, worker_id).raise()
-    };
+    let read = |row: &SpiHeapTupleData| (value(row, 1), value(row, 2));
+    let corrected = CORRECT.write_latest(&[pool.into(), worker_id.into(), used_until.into()], read).pop();
+    let (before, has_holder): (_, bool) = corrected.unwrap_or_else(|| errors::never_granted(pool, worker_id).raise());
     // One with a token may still renew it, and one whose id times are not over may still issue ids.
     if has_holder && !force {
         errors::held(pool, worker_id).raise();

@@ -5,14 +5,74 @@
 //! caller that must know calls `worker_confirm()` after the commit, which waits until a failover to a synchronous
 //! standby keeps the rectangle: it reads how much WAL the standbys have flushed.
 
-use super::store::{Held, WORKER_ID, find_held, finite_us, lock_held, require_own_transaction};
-use super::{errors, history};
+use super::pool::WORKER_ID;
+use super::{errors, history, require_own_transaction};
 use crate::args;
 use crate::pg::datum::{self, Composite, Text};
 use crate::pg::latch::WaitEvent;
-use crate::pg::spi::Query;
+use crate::pg::spi::{Query, micros, optional_text, user, value};
 use crate::pg::{recovery, xact};
+use idgen_core::history::History;
+use idgen_core::worker::Rectangle;
 use pgrx::prelude::*;
+use pgrx::spi::SpiHeapTupleData;
+
+/// A worker id with a current token.
+struct Held {
+    worker_id: i32,
+    rectangle: Rectangle,
+    acquired_us: i64,
+    /// That of the pool.
+    ttl_us: i64,
+    /// As it was read with the row.
+    history: Option<History>,
+    /// The running transaction has granted or renewed it.
+    is_uncommitted: bool,
+}
+
+/// A token of an earlier epoch is not current.
+fn held_text(lock: &str) -> String {
+    format!(
+        "SELECT held.worker_id, held.not_before, held.not_after, held.acquired_at, {}, \
+         COALESCE(held.xmin OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.xid, false), \
+         CASE WHEN NOT pg_catalog.pg_has_role($3, held.role::pg_catalog.oid, 'USAGE') THEN held.role::pg_catalog.text END, {} \
+         FROM idgen.worker_id AS held JOIN idgen.worker_pool AS pool ON pool.name OPERATOR(pg_catalog.=) held.pool \
+         LEFT JOIN idgen.worker_history AS history ON true \
+         WHERE held.pool OPERATOR(pg_catalog.=) $1 AND held.token OPERATOR(pg_catalog.=) $2 \
+           AND held.epoch OPERATOR(pg_catalog.=) COALESCE(history.epoch, 0) {lock}",
+        micros("pool.ttl"),
+        history::columns()
+    )
+}
+
+static FIND_HELD: Query = Query::new(&WORKER_ID, || held_text(""));
+static LOCK_HELD: Query = Query::new(&WORKER_ID, || held_text("FOR NO KEY UPDATE OF held"));
+
+/// The worker id of a token, and its holder's role if the current user may not act as that.
+fn held(row: &SpiHeapTupleData) -> (Held, Option<String>) {
+    let [not_before_us, not_after_us, acquired_us] = [2, 3, 4].map(|column| datum::to_us(value(row, column)));
+    let held = Held {
+        worker_id: value(row, 1),
+        rectangle: Rectangle { not_before_us, not_after_us },
+        acquired_us,
+        ttl_us: value(row, 5),
+        is_uncommitted: value(row, 6),
+        history: history::from_row(row, 8),
+    };
+    (held, optional_text(row, 7))
+}
+
+/// The worker id of a token; locks it until the transaction ends if `is_locked`. Raises 42501 if it was acquired by another role,
+/// and 55000 if the token is not current.
+fn current(name: &str, token: i64, is_locked: bool) -> Held {
+    let args = [name.into(), token.into(), user().into()];
+    let found = if is_locked { LOCK_HELD.write_losable(&args, held) } else { FIND_HELD.read_latest(&args, held) };
+    match found.into_iter().next() {
+        Some((held, None)) => held,
+        Some((held, Some(role))) => errors::not_the_holders_role(name, held.worker_id, &role).raise(),
+        None => errors::stale(name, token).raise(),
+    }
+}
 
 /// Extends the end of the id time of a worker id. `last_not_after` is the end that the caller was last told. Of two processes
 /// with one token, the second one is refused. If the history of this coordinator turns out to be interrupted, all tokens end, and
@@ -29,18 +89,19 @@ fn worker_renew_compared(
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Composite<2> {
     let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
-    let last_us = finite_us("last_not_after", args::required(last_not_after, "last_not_after"));
-    let reached_us = reached.map(|reached| finite_us("reached", reached));
+    let last_us = args::finite_us(args::required(last_not_after, "last_not_after"), "last_not_after");
+    let reached_us = reached.map(|reached| args::finite_us(reached, "reached"));
     // SAFETY: the call's own fcinfo.
     unsafe { require_own_transaction(c"worker_renew()", fcinfo) };
     let not_after_us = loop {
-        let held = find_held(pool, token);
-        let knows_later_end = last_us > held.rectangle.not_after_us;
-        let history = held.history.as_ref();
-        if history::end_tokens_if_interrupted(history)
-            || knows_later_end && history::note_lost_grants(history, held.acquired_us)
-        {
-            // The next call raises that the token is not current: an error here would undo that.
+        let held = current(pool, token, false);
+        let (history, knows_later_end) = (held.history.as_ref(), last_us > held.rectangle.not_after_us);
+        let is_interrupted = history.is_some_and(|history| !history::is_own(history));
+        if is_interrupted {
+            history::for_grant(0);
+        }
+        if is_interrupted || knows_later_end && history::note_lost_grants(history, held.acquired_us) {
+            // All tokens have ended. The next call raises that this one is not current: an error here would undo that.
             break last_us;
         }
         if let Some(not_after_us) = extend(pool, token, held, last_us, reached_us) {
@@ -64,7 +125,7 @@ fn extend(pool: &str, token: i64, held: Held, last_us: i64, reached_us: Option<i
     require_end(pool, worker_id, rectangle.not_after_us, last_us);
     let sufficient = history.filter(|history| history::is_sufficient(history, ttl_us));
     let history = sufficient.unwrap_or_else(|| {
-        lock_held(pool, token);
+        current(pool, token, true);
         history::for_grant(ttl_us)
     });
     let bounds = history::bounds(&history, ttl_us);
@@ -90,8 +151,10 @@ fn worker_confirm(pool: Option<Text>, token: Option<i64>) -> TimestampWithTimeZo
     let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
     xact::refuse_during_recovery(c"worker_confirm()");
     // Hold no table lock while waiting: a queued ALTER TABLE would block renewals.
-    let held = xact::rolled_back(|| find_held(pool, token));
-    history::require_own(pool, held.history.as_ref());
+    let held = xact::rolled_back(|| current(pool, token, false));
+    if held.history.as_ref().is_some_and(|history| !history::is_own(history)) {
+        errors::stale(pool, token).raise();
+    }
     if held.is_uncommitted {
         errors::confirmed_too_early(pool, held.worker_id).raise();
     }
@@ -121,7 +184,7 @@ fn worker_release_compared(
     let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
     xact::require_read_write(c"worker_release()");
     // Until the transaction ends, so no renewal is running.
-    let Held { worker_id, rectangle, .. } = lock_held(pool, token);
+    let Held { worker_id, rectangle, .. } = current(pool, token, true);
     if let Some(last_not_after) = last_not_after {
         require_end(pool, worker_id, rectangle.not_after_us, datum::to_us(last_not_after));
     }

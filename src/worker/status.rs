@@ -1,18 +1,19 @@
 //! The view `idgen.stat_worker`, and the checks of worker ids: this server's own, and the pools of this database.
 
-use super::history;
+use super::pool::{WORKER_HISTORY, WORKER_ID, WORKER_POOL};
 use super::state::{SERVER_LEASE, STATE, ServerLease};
-use super::store::{WORKER_HISTORY, WORKER_ID, WORKER_POOL, full_pools, outside_of_ranges, pool_that_grants};
+use super::{errors, history};
 use crate::error::{Check, listed};
 use crate::pg::datum::{self, Composite, Text, from_us_or_infinity};
-use crate::pg::spi::ExtensionTable;
+use crate::pg::spi::{ExtensionTable, Query, text, value};
 use crate::pg::{recovery, system_clock};
 use crate::settings;
 use crate::shmem;
-use crate::snowflake::{default_layout, node};
+use crate::snowflake::{default_layout, node, node_too_large};
 use idgen_core::layout::{Node, time_text, time_text_us};
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
+use pgrx::spi::SpiHeapTupleData;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// One row if the library is preloaded, else none.
@@ -21,9 +22,8 @@ fn stat_get_worker() -> SetOfIterator<'static, Composite<14>> {
     let row = STATE.get().map(|worker| {
         let lease = SERVER_LEASE.shared(|lease| *lease);
         let current = node::CURRENT.require();
-        let node = current.get();
+        let (node, rectangle) = (current.get(), lease.rectangle());
         let pool = lease.pool.text().or_else(|| settings::worker_pool().map(|pool| pool.name));
-        let rectangle = lease.rectangle();
         // Without a pool the keeper sleeps.
         let pid = worker.keeper.pid().filter(|_| worker.has_pool.load(Relaxed));
         let count = |counter: &AtomicU64| DatumWithOid::from(counter.load(Relaxed) as i64);
@@ -63,13 +63,7 @@ pub enum WorkerStatus {
 
 impl WorkerStatus {
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Set => "set",
-            Self::Waiting => "waiting",
-            Self::Leased => "leased",
-            Self::Failing => "failing",
-            Self::Ended => "ended",
-        }
+        ["set", "waiting", "leased", "failing", "ended"][self as usize]
     }
 }
 
@@ -87,128 +81,106 @@ pub fn status(lease: &ServerLease) -> WorkerStatus {
 pub static TABLES: [&ExtensionTable; 3] = [&WORKER_POOL, &WORKER_ID, &WORKER_HISTORY];
 
 pub fn checks() -> Vec<Check> {
-    match has_pools() {
-        true => vec![own(), ranges(), slots(), lost_grants()],
-        false => vec![own()],
-    }
-}
-
-/// False with the SQL objects of an earlier version, which the check of versions tells of.
-fn has_pools() -> bool {
-    WORKER_POOL.find().is_some()
+    // False with the SQL objects of an earlier version, which the check of versions tells of.
+    let has_pools = WORKER_POOL.find().is_some();
+    let own = match own(has_pools) {
+        own if own.severity.is_some() => own.affects("snowflake ids of this server"),
+        own => own,
+    };
+    if has_pools { vec![own, ranges(), slots(), lost_grants()] } else { vec![own] }
 }
 
 /// The worker id of this server.
-fn own() -> Check {
-    const NAME: &str = "worker";
-    const IDS: &str = "snowflake ids of this server";
+fn own(has_pools: bool) -> Check {
     if recovery::is_in_progress() {
-        return Check::ok(NAME, "a standby needs no worker id");
+        return Check::ok(OWN, "a standby needs no worker id");
     }
     let lease = if shmem::is_preloaded() { SERVER_LEASE.shared(|lease| *lease) } else { ServerLease::default() };
     let Some(node) = current_node() else {
-        return Check::error(NAME, without_worker_id(&lease), what_to_do(&lease))
-            .since_ms(lease.failing_since_ms)
-            .affects(IDS);
+        return Check::raising(OWN, errors::not_leased(&lease)).since_ms(lease.failing_since_ms);
     };
-    if let Err(e) = default_layout().id_space(node) {
-        // A datacenter id is always a setting.
-        let (name, action) = match is_leased() && e.field == "worker" {
-            true => {
-                ("the leased worker id".to_owned(), "Use a pool within the layout's worker field, or a wider layout.")
-            }
-            false => {
-                (format!("idgen.{}_id", e.field), "Set it to a value that fits, or use a wider layout, and restart.")
-            }
-        };
-        let message = format!("{name} is {}, but the layout allows at most {}: draws fail", e.value, e.max);
-        return Check::error(NAME, message, action).affects(IDS);
+    let is_leased = node::CURRENT.get().is_some_and(|current| !current.is_setting());
+    let layout = default_layout();
+    if let Err(error) = layout.id_space(node) {
+        return Check::raising(OWN, node_too_large(&layout, error));
     }
     let subject = match node.datacenter {
         Some(datacenter) => format!("this server has worker id {} and datacenter id {datacenter}", node.worker),
         None => format!("this server has worker id {}, which numbers a pair of datacenter and worker", node.worker),
     };
-    if is_leased() {
-        return leased(NAME, subject, &lease).affects(IDS);
+    if is_leased {
+        return leased(subject, &lease);
     }
-    let source = match settings::worker_undecided() {
-        true => "the default of idgen.worker_id",
-        false => "idgen.worker_id",
-    };
-    if let Some(pool) = has_pools().then(|| pool_that_grants(node.worker)).flatten() {
+    let is_undecided = settings::worker_undecided();
+    let source = if is_undecided { "the default of idgen.worker_id" } else { "idgen.worker_id" };
+    let granting = |worker_id: i32| POOL_THAT_GRANTS.read_latest(&[worker_id.into()], |row| text(row, 1)).pop();
+    if let Some(pool) = i32::try_from(node.worker).ok().filter(|_| has_pools).and_then(granting) {
         return Check::error(
-            NAME,
+            OWN,
             format!(
                 "{subject} by {source}, but pool \"{pool}\" in this database grants the same worker id to other servers"
             ),
             "Lease a worker id with idgen.worker_pool, or set idgen.worker_id to one outside of all pools.",
-        )
-        .affects(IDS);
+        );
     }
     if shmem::is_preloaded() && settings::has_worker_pool() {
-        return leased(NAME, subject, &lease).affects(IDS);
+        return leased(subject, &lease);
     }
-    if settings::worker_undecided() {
+    if is_undecided {
         return Check::warning(
-            NAME,
+            OWN,
             "idgen.worker_id is not set and acts as 0",
             "Set a different one on each server whose ids meet, or set idgen.worker_pool.",
-        )
-        .affects(IDS);
+        );
     }
-    Check::ok(NAME, format!("{subject} by {source}, and no pool in this database grants it"))
+    Check::ok(OWN, format!("{subject} by {source}, and no pool in this database grants it"))
 }
 
-fn leased(name: &'static str, subject: String, lease: &ServerLease) -> Check {
+const OWN: &str = "worker";
+
+/// A pool in this database that has granted this worker id, or may grant it.
+static POOL_THAT_GRANTS: Query = WORKER_ID.query(
+    "SELECT name FROM idgen.worker_pool \
+     WHERE $1 OPERATOR(pg_catalog.>=) first AND $1 OPERATOR(pg_catalog.<) (first OPERATOR(pg_catalog.+) count) \
+     UNION ALL \
+     SELECT pool FROM idgen.worker_id WHERE worker_id OPERATOR(pg_catalog.=) $1 AND acquired_at IS NOT NULL LIMIT 1",
+);
+
+fn leased(subject: String, lease: &ServerLease) -> Check {
     let why = lease.last_error.text().map_or_else(String::new, |error| format!(": {error}"));
     let end = lease.rectangle().map(|rectangle| rectangle.end_ms());
     let end_text = end.map_or_else(String::new, time_text);
+    let since_ms = lease.failing_since_ms;
     match status(lease) {
         WorkerStatus::Leased if lease.falls_short => Check::warning(
-            name,
+            OWN,
             format!("{subject}, but its ids are further ahead of the coordinator's clock than it allows"),
             "Raise idgen.worker_max_lead at the coordinator, or correct the clock that is wrong.",
         ),
         WorkerStatus::Leased => {
             let (pool, coordinator) = (settings::pool_name(), lease.coordinator.text().unwrap_or_default());
-            Check::ok(name, format!("{subject}, leased from pool \"{pool}\" of the coordinator at {coordinator}"))
+            Check::ok(OWN, format!("{subject}, leased from pool \"{pool}\" of the coordinator at {coordinator}"))
         }
-        WorkerStatus::Failing => Check::warning(
-            name,
-            format!("{subject}, but the lease could not be renewed, and draws fail from {end_text} on{why}"),
-            what_to_do(lease),
-        )
-        .since_ms(lease.failing_since_ms),
-        WorkerStatus::Ended => Check::error(
-            name,
-            format!("{subject}, but the lease has ended, and draws have failed since {end_text}{why}"),
-            what_to_do(lease),
-        )
-        .since_ms(end),
+        WorkerStatus::Failing => {
+            let message =
+                format!("{subject}, but the lease could not be renewed, and draws fail from {end_text} on{why}");
+            Check::warning(OWN, message, what_to_do(lease)).since_ms(since_ms)
+        }
+        WorkerStatus::Ended => Check::raising(OWN, errors::not_leased(lease)).since_ms(end),
         WorkerStatus::Set | WorkerStatus::Waiting => {
-            Check::warning(name, format!("{subject} until it has leased one from the pool{why}"), what_to_do(lease))
-                .since_ms(lease.failing_since_ms)
+            let message = format!("{subject} until it has leased one from the pool{why}");
+            Check::warning(OWN, message, what_to_do(lease)).since_ms(since_ms)
         }
     }
-}
-
-/// Why this server has no worker id.
-fn without_worker_id(lease: &ServerLease) -> String {
-    if !settings::has_worker_pool() {
-        return "draws fail, because idgen.worker_pool was removed, and idgen.worker_id is not set".to_owned();
-    }
-    let why = lease.last_error.text().unwrap_or_else(|| "the coordinator has not answered yet".to_owned());
-    format!("draws fail, because this server has no worker id yet from pool \"{}\": {why}", settings::pool_name())
 }
 
 fn what_to_do(lease: &ServerLease) -> &'static str {
-    let keeper = STATE.get().and_then(|state| state.keeper.pid());
-    match keeper {
-        _ if !settings::has_worker_pool() => "Set idgen.worker_id and restart, or set idgen.worker_pool again.",
-        None if lease.last_error.text().is_none() => {
+    let has_keeper = STATE.get().is_some_and(|state| state.keeper.pid().is_some());
+    match has_keeper || !lease.last_error.is_clear() {
+        true => "Check idgen.worker_pool, idgen.coordinator and the network to it; see idgen.stat_worker.",
+        false => {
             "The keeper does not run: if this does not change within seconds, raise max_worker_processes and restart."
         }
-        _ => "Check idgen.worker_pool, idgen.coordinator and the network to it; see idgen.stat_worker.",
     }
 }
 
@@ -217,55 +189,74 @@ pub fn current_node() -> Option<Node> {
     node::CURRENT.get().map_or(Some(settings::node()), node::CurrentNode::get)
 }
 
-fn is_leased() -> bool {
-    node::CURRENT.get().is_some_and(|current| !current.is_setting())
-}
+/// A worker id whose id times are not over, and which the definition of its pool leaves out. Of several the one that ends last.
+static OUTSIDE: Query = WORKER_ID.query(
+    "SELECT known.pool, known.worker_id, known.not_after FROM idgen.worker_id AS known \
+     JOIN idgen.worker_pool AS pool ON pool.name OPERATOR(pg_catalog.=) known.pool \
+     WHERE known.not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() \
+       AND (known.worker_id OPERATOR(pg_catalog.<) pool.first \
+            OR known.worker_id OPERATOR(pg_catalog.>=) (pool.first OPERATOR(pg_catalog.+) pool.count)) \
+     ORDER BY known.not_after DESC LIMIT 1",
+);
 
 /// Fails if ids may still be made under a worker id that its pool no longer has.
 fn ranges() -> Check {
     const NAME: &str = "pools";
-    match outside_of_ranges() {
-        None => Check::ok(NAME, "no worker id outside of the range of its pool is in use"),
-        Some((pool, worker_id, until_us)) => Check::warning(
-            NAME,
-            format!(
-                "worker id {worker_id} is outside of the range of its pool \"{pool}\", and may be in use until {}",
-                time_text_us(until_us)
-            ),
-            "Let no other pool grant it, and set it on no server, before then.",
-        )
-        .affects(pool),
-    }
+    let read = |row: &SpiHeapTupleData| (text(row, 1), value::<i32>(row, 2), time_text_us(datum::to_us(value(row, 3))));
+    let Some((pool, worker_id, until)) = OUTSIDE.read_latest(&[], read).pop() else {
+        return Check::ok(NAME, "no worker id outside of the range of its pool is in use");
+    };
+    Check::warning(
+        NAME,
+        format!(
+            "worker id {worker_id} is outside of the range of its pool \"{pool}\", and may be in use until {until}"
+        ),
+        "Let no other pool grant it, and set it on no server, before then.",
+    )
+    .affects(pool)
 }
+
+/// The pools of this database whose worker ids are all held at the time $1.
+static FULL: Query = Query::new(&WORKER_ID, || {
+    const KNOWN: &str = "NOT EXISTS (SELECT FROM idgen.worker_id AS known WHERE known.pool OPERATOR(pg_catalog.=) pool.name \
+        AND known.worker_id OPERATOR(pg_catalog.>=) pool.first \
+        AND known.worker_id OPERATOR(pg_catalog.<) (pool.first OPERATOR(pg_catalog.+) pool.count)";
+    format!(
+        "SELECT pool.name FROM idgen.worker_pool AS pool WHERE {KNOWN} AND known.token IS NULL) \
+         AND {KNOWN} AND known.token IS NOT NULL AND (known.not_after OPERATOR(pg_catalog.<=) $1 \
+             OR known.epoch OPERATOR(pg_catalog.<>) COALESCE((SELECT history.epoch FROM idgen.worker_history AS history), 0))) \
+         ORDER BY pool.name"
+    )
+});
 
 /// Fails if a pool has no free worker id.
 fn slots() -> Check {
     const NAME: &str = "pool slots";
-    let full = full_pools(system_clock::now_us());
-    match full.first() {
-        None => Check::ok(NAME, "each pool of this database has a free worker id"),
-        Some(pool) => Check::warning(
-            NAME,
-            format!("all worker ids of pool \"{pool}\" are taken: the next holder gets none"),
-            "Release unused ones, or raise the count of the pool with worker_pool_alter(name, count => ...).",
-        )
-        .affects(listed(&full)),
-    }
+    let full = FULL.read_latest(&[from_us_or_infinity(system_clock::now_us()).into()], |row| text(row, 1));
+    let Some(pool) = full.first() else {
+        return Check::ok(NAME, "each pool of this database has a free worker id");
+    };
+    Check::warning(
+        NAME,
+        format!("all worker ids of pool \"{pool}\" are taken: the next holder gets none"),
+        "Release unused ones, or raise the count of the pool with worker_pool_alter(name, count => ...).",
+    )
+    .affects(listed(&full))
 }
 
 /// Fails while worker ids cannot be used at once, because grants may be lost.
 fn lost_grants() -> Check {
     const NAME: &str = "history";
-    match history::held_back_until_us() {
-        None => Check::ok(NAME, "no interruption of the history of grants holds back worker ids"),
-        Some(until_us) => Check::warning(
-            NAME,
-            format!(
-                "worker ids that are granted now begin at {}: a failover, a restore or a holder has shown that grants may be lost; ids of servers are ahead of the clock until then, and other holders wait",
-                time_text_us(until_us)
-            ),
-            "Wait. If the clock was wrong when that was noticed, run SELECT worker_begin_history(<time of the last grant before it>).",
-        )
-        .affects("holders of worker ids"),
-    }
+    let Some(until_us) = history::held_back_until_us() else {
+        return Check::ok(NAME, "no interruption of the history of grants holds back worker ids");
+    };
+    Check::warning(
+        NAME,
+        format!(
+            "worker ids that are granted now begin at {}: a failover, a restore or a holder has shown that grants may be lost; ids of servers are ahead of the clock until then, and other holders wait",
+            time_text_us(until_us)
+        ),
+        "Wait. If the clock was wrong when that was noticed, run SELECT worker_begin_history(<time of the last grant before it>).",
+    )
+    .affects("holders of worker ids")
 }

@@ -1,16 +1,14 @@
 //! Segments of a fleet: a tag that is attached draws from the tag of the same name in the coordinator's database.
 //!
-//! At the coordinator, `servers` hands out ranges, and has what each attached server has received. On an attached
-//! server, the supply worker fetches ranges: `requests` makes them, and `stock` measures the
-//! rings, says which request is due, and records its result.
+//! At the coordinator, `servers` hands out ranges, and has what each attached server has received.
 //!
 //! This file has the supply worker: a background worker for each database with attached tags. It fetches values from
 //! the coordinator, and reports to it. A session starts the worker on demand, and it exits when no tag is attached any
 //! more. The supply launcher starts the worker of each database once, after the server has started or was promoted. So
 //! an attached server reports to its coordinator, although no session draws.
 
-use super::state::{CoordinatorState, RingSnapshot, SEGMENTS, in_tenancy, ring_state, rings};
-use super::{refill, store, workers};
+use super::state::{CoordinatorState, RingSnapshot, SEGMENTS, evict, exhaust, in_tenancy, ring_state, rings};
+use super::{store, workers};
 use crate::coordinator::name_of_this_server;
 use crate::pg::bgworker::{self, Worker};
 use crate::pg::latch::{self, WaitEvent};
@@ -51,7 +49,12 @@ pub extern "C-unwind" fn idgen_supply(argument: pg_sys::Datum) {
     if let Some(duty) = workers::begin(argument, true) {
         // A reload before the handler was installed would be missed.
         session::reload_configuration();
-        SupplyWorker::new(duty).run();
+        let mut requests = Requests::new();
+        requests.client.follow(settings::coordinator());
+        let (name, stocks) = (name_of_this_server(), HashMap::new());
+        let worker =
+            SupplyWorker { duty, name, stocks, read_at: None, link_changes: 0, requests, has_served_demand: false };
+        worker.run();
     }
 }
 
@@ -81,18 +84,6 @@ struct Due {
 }
 
 impl SupplyWorker {
-    fn new(duty: Duty) -> Self {
-        Self {
-            duty,
-            name: name_of_this_server(),
-            stocks: HashMap::new(),
-            read_at: None,
-            link_changes: 0,
-            requests: Requests::new(),
-            has_served_demand: false,
-        }
-    }
-
     /// The main loop. Makes one request at a time, so that a session waits for one other request at most. A request and
     /// a transaction may reset the latch, so the rings are read again after each.
     fn run(mut self) {
@@ -100,7 +91,7 @@ impl SupplyWorker {
             check_for_interrupts!();
             if session::is_reload_pending() {
                 session::reload_configuration();
-                self.requests.follow_settings();
+                self.requests.client.follow(settings::coordinator());
             }
             let rings = rings(|_, index, tenant| workers::serves(self.duty, index, tenant));
             let is_current = self.has_read_within(REPORT_EVERY) && self.link_changes == workers::link_changes();
@@ -114,18 +105,19 @@ impl SupplyWorker {
                 return;
             }
             self.observe(&rings);
-            match self.next(&rings) {
+            let needs = self.needs(&rings);
+            match self.next(&needs) {
                 Some(Due { need: Need::Report | Need::Leave, .. }) if !self.has_read_within(CURRENT) => {
                     self.read_at = None
                 }
                 Some(due) => self.serve(due),
-                None => self.sleep(&rings),
+                None => self.sleep(&needs, rings.is_empty()),
             }
         }
     }
 
     fn is_attached(&self, ring: &RingSnapshot) -> bool {
-        self.stocks.get(&ring.tenant.key.creation).is_some_and(Stock::is_attached)
+        self.stocks.get(&ring.tenant.key.creation).is_some_and(|stock| stock.row.link.is_attached())
     }
 
     fn has_read_within(&self, time: Duration) -> bool {
@@ -149,13 +141,11 @@ impl SupplyWorker {
             }
         };
         let mut before = std::mem::take(&mut self.stocks);
-        self.stocks.extend(rows.into_iter().map(|row| match before.remove(&row.key.creation) {
-            Some(stock) => (row.key.creation, stock.with_row(row)),
-            None => (row.key.creation, Stock::new(row)),
-        }));
+        let stocks = rows.into_iter().map(|row| (row.key.creation, before.remove(&row.key.creation), row));
+        self.stocks = stocks.map(|(creation, before, row)| (creation, Stock::new(row, before))).collect();
         (self.read_at, self.link_changes) = (Some(Instant::now()), link_changes);
         for ring in rings.iter().filter(|ring| !self.is_attached(ring)) {
-            refill::evict(ring.index, ring.tenant);
+            evict(ring.index, ring.tenant);
             ring_state(ring.index).refilled.broadcast();
         }
         true
@@ -168,9 +158,7 @@ impl SupplyWorker {
             if let Some(stock) = self.stocks.get_mut(&ring.tenant.key.creation) {
                 stock.observe(ring);
             }
-        }
-        if let Some(reason) = &self.requests.failure {
-            for ring in rings {
+            if let Some(reason) = &self.requests.failure {
                 workers::keep_error(ring.index, ring.tenant, 0, reason);
             }
         }
@@ -183,27 +171,26 @@ impl SupplyWorker {
         let due = |(&creation, stock): (&i64, &Stock)| {
             let ring = by_creation.get(&creation).copied();
             let (at, need) = stock.next(ring);
-            Due { creation, need, at: at.max(self.requests.retry_at().unwrap_or(at)), ring: ring.copied() }
+            Due { creation, need, at: at.max(self.requests.client.link.retry_at.unwrap_or(at)), ring: ring.copied() }
         };
         self.stocks.iter().map(due).collect()
     }
 
     /// The request to make now: first for waiting sessions, in turn with others that are late.
-    fn next(&self, rings: &[RingSnapshot]) -> Option<Due> {
+    fn next(&self, needs: &[Due]) -> Option<Due> {
         let now = Instant::now();
-        let due: Vec<Due> = self.needs(rings).into_iter().filter(|due| due.at <= now).collect();
-        let is_late = |due: &&Due| due.need != Need::Demand && due.at + LATE <= now;
-        let late = due.iter().filter(|_| self.has_served_demand).filter(is_late).min_by_key(|due| due.at);
+        let due = needs.iter().filter(|due| due.at <= now);
+        let is_late = |due: &&Due| self.has_served_demand && due.need != Need::Demand && due.at + LATE <= now;
+        let late = due.clone().filter(is_late).min_by_key(|due| due.at);
         // Among tags that sessions wait for, the one that was asked for longest ago.
         let asked_at = |due: &&Due| self.stocks.get(&due.creation).and_then(|stock| stock.asked_at);
-        late.or_else(|| due.iter().min_by_key(|due| (due.need, asked_at(due), due.at))).copied()
+        late.or_else(|| due.min_by_key(|due| (due.need, asked_at(due), due.at))).copied()
     }
 
-    fn sleep(&mut self, rings: &[RingSnapshot]) {
-        let now = Instant::now();
-        let next = self.needs(rings).into_iter().map(|due| due.at.saturating_duration_since(now)).min();
-        let longest = if rings.is_empty() { REPORT_EVERY } else { OBSERVE_EVERY };
-        let pause = next.map_or(longest, |next| next.min(longest));
+    fn sleep(&mut self, needs: &[Due], is_idle: bool) {
+        let longest = if is_idle { REPORT_EVERY } else { OBSERVE_EVERY };
+        let next = needs.iter().map(|due| due.at.saturating_duration_since(Instant::now())).min();
+        let pause = next.unwrap_or(longest).min(longest);
         self.requests.pause(pause);
         // Rounded up: the latch counts in milliseconds.
         latch::wait(Some(pause + Duration::from_millis(1)), &MAIN_WAIT);
@@ -231,45 +218,43 @@ impl SupplyWorker {
     }
 
     /// Notes the outcome of a request.
-    fn conclude(&mut self, due: Due, demand: u64, outcome: Result<(), Failure>) {
-        let Some(stock) = self.stocks.get_mut(&due.creation) else { return };
-        let failure = match outcome {
-            Ok(()) => {
-                let is_cleared = stock.succeed(due.need);
-                if let Some(ring) = due.ring.filter(|_| is_cleared) {
-                    ring_state(ring.index).set_coordinator(CoordinatorState::Answering);
-                    in_tenancy(ring.index, ring.tenant.handle, |segments| segments.errors[ring.index].clear());
-                }
+    fn conclude(&mut self, Due { creation, need, ring, .. }: Due, demand: u64, outcome: Result<(), Failure>) {
+        let Some(stock) = self.stocks.get_mut(&creation) else { return };
+        let is_first = outcome.is_err() && stock.fail();
+        let show = |state| ring.into_iter().for_each(|ring| ring_state(ring.index).set_coordinator(state));
+        let keep = |demand, reason: &str| ring.map(|ring| workers::keep_error(ring.index, ring.tenant, demand, reason));
+        let (demand, reason) = match outcome {
+            Ok(()) if stock.succeed(need) => {
+                show(CoordinatorState::Answering);
+                let clear = |RingSnapshot { index, tenant, .. }: RingSnapshot| {
+                    in_tenancy(index, tenant.handle, |segments| segments.errors[index].clear())
+                };
+                ring.map(clear);
                 return;
             }
-            Err(failure) => failure,
-        };
-        let is_first = stock.fail();
-        if let Some(ring) = due.ring {
-            let is_silent = matches!(failure, Failure::Coordinator(_));
-            let state = if is_silent { CoordinatorState::Failing } else { CoordinatorState::Refusing };
-            ring_state(ring.index).set_coordinator(state);
-        }
-        let (demand, reason) = match failure {
-            Failure::Tag(reason) => (demand, reason),
-            Failure::Exhausted(reason) => {
-                if let Some(RingSnapshot { index, tenant, .. }) = due.ring {
-                    refill::exhaust(index, tenant.key, tenant.version);
-                }
+            Ok(()) => return,
+            Err(Failure::Coordinator(reason)) => {
+                show(CoordinatorState::Failing);
+                // `Requests` logs it.
+                keep(demand, &reason);
+                return;
+            }
+            Err(Failure::Gone) => {
+                show(CoordinatorState::Refusing);
+                self.read_at = None;
+                return;
+            }
+            Err(Failure::Exhausted(reason)) => {
+                ring.into_iter().for_each(|ring| exhaust(ring.index, ring.tenant.key, ring.tenant.version));
                 // The sessions that wait find out, and so the demand ends.
                 (0, reason)
             }
-            Failure::Gone => return self.read_at = None,
-            Failure::Coordinator(reason) => {
-                // `Requests` logs it.
-                due.ring.map(|ring| workers::keep_error(ring.index, ring.tenant, demand, &reason));
-                return;
-            }
+            Err(Failure::Tag(reason)) => (demand, reason),
         };
         // The coordinator has refused the request because of the tag.
-        stock.refused = Some(due.need);
-        let kept = due.ring.map(|ring| workers::keep_error(ring.index, ring.tenant, demand, &reason));
-        if kept.unwrap_or(is_first) {
+        show(CoordinatorState::Refusing);
+        stock.refused = Some(need);
+        if keep(demand, &reason).unwrap_or(is_first) {
             log!("could not fetch values of segment \"{}\": {reason}", stock.row.tag);
         }
     }
@@ -314,19 +299,14 @@ pub extern "C-unwind" fn idgen_supply_launcher(_argument: pg_sys::Datum) {
         return;
     }
     bgworker::connect(0, false);
-    if !shared_objects::databases_in_use().into_iter().all(start_worker) {
-        log!("could not start all supply workers: raise max_worker_processes");
-    }
-}
-
-/// False if no slot became free in time.
-fn start_worker(database: u32) -> bool {
-    let deadline = Instant::now() + PATIENCE;
-    while workers::summon_for(Duty { database, is_attached: true }).is_err() {
-        if Instant::now() >= deadline {
-            return false;
+    for database in shared_objects::databases_in_use() {
+        let began = Instant::now();
+        while workers::summon_for(Duty { database, is_attached: true }).is_err() {
+            if began.elapsed() >= PATIENCE {
+                log!("could not start all supply workers: raise max_worker_processes");
+                return;
+            }
+            latch::wait(Some(LAUNCHER_RETRY), &LAUNCHER_WAIT);
         }
-        latch::wait(Some(LAUNCHER_RETRY), &LAUNCHER_WAIT);
     }
-    true
 }

@@ -2,9 +2,7 @@
 //! waits until each server has reported the highest value that it has received.
 //!
 //! The values that a lost history has granted are known to their servers only. So this coordinator begins past the
-//! highest value that any of them reports.
-//!
-//! The servers that are attached to tags of this coordinator have their reports in the table `idgen.segment_server`.
+//! highest value that any of them reports. The reports are in the table `idgen.segment_server`.
 
 use super::errors;
 use crate::args;
@@ -14,9 +12,8 @@ use crate::pg::latch::WaitEvent;
 use crate::pg::spi::{ExtensionTable, Query, optional, text, user, value};
 use crate::pg::{recovery, session, xact};
 use crate::place;
-use crate::segment::define::{self, lock_owned};
 use crate::segment::errors as segment_errors;
-use crate::segment::store::{self, Link, TagRow};
+use crate::segment::store::{self, Link, Privilege, TagRow};
 use idgen_core::history::HistoryState;
 use idgen_core::segment::fleet::{Reply, ServerReport, SharedTag, Standing};
 use idgen_core::segment::tag::{Allocation, MAX_STEP, TagDefinition};
@@ -38,45 +35,42 @@ fn segment_request(
     received: Option<i64>,
     count: Option<i64>,
 ) -> Composite<6> {
-    let tag = args::required(tag.as_deref(), "tag");
-    let server = args::required(server, "server");
-    let name = args::required(name.as_deref(), "name");
-    let received = args::required(received, "received");
-    let count = args::required(count, "count");
-    let counts = 0..=MAX_STEP;
+    let (tag, server) = (args::required(tag.as_deref(), "tag"), args::required(server, "server"));
+    let (name, received) = (args::required(name.as_deref(), "name"), args::required(received, "received"));
+    let (count, counts) = (args::required(count, "count"), 0..=MAX_STEP);
     if !counts.contains(&count) {
         segment_errors::count_out_of_range(count, counts).raise();
     }
     let row = lock_shared(tag);
-    let mut shared = reported(tag, &row, server, received);
-    let (range, waits_for) = match shared.standing(history()) {
-        Standing::Waits { unreported } => (None, Some(names(tag, unreported))),
-        Standing::Grants if count == 0 => (None, None),
-        Standing::Grants => match shared.grant(count as u64, history()) {
-            Reply::Granted(range) => (Some(range), None),
-            _ => segment_errors::exhausted(tag, row.definition.upper_bound).raise(),
-        },
+    let (mut shared, max_id) = reported(tag, &row, server, received);
+    let (range, waits_for) = match shared.grant(count as u64, history()) {
+        Reply::Granted(range) => (Some(range), None),
+        Reply::Waits { unreported } => (None, Some(names(tag, unreported))),
+        Reply::Exhausted if count == 0 => (None, None),
+        Reply::Exhausted => segment_errors::exhausted(tag, row.definition.upper_bound).raise(),
     };
-    let ServerReport { max_id, history, .. } = shared.report_of(server).expect("it has reported");
     refuse_beyond_bound(tag, &shared);
     let args = [
         tag.into(),
         server.into(),
         name.into(),
-        (*max_id).into(),
-        history.as_str().into(),
+        max_id.into(),
+        history().into(),
         row.key.creation.into(),
         shared.allocation.max_id.into(),
         shared.history.as_deref().into(),
     ];
     store::as_allocation(|| SEGMENT_SERVER.write(&WRITE, &args));
     let (first, count) = range.map(|range| (range.first, range.count as i64)).unzip();
+    // Identifies the tag and its definition: after any change of it, servers discard what they hold.
+    let (system, database) = (recovery::system_identifier(), session::database());
+    let source = format!("{system}/{database}/{}/{}", row.key.creation, row.version);
     Composite([
         first.into(),
         count.into(),
         row.definition.stride.into(),
         row.definition.residue.into(),
-        Text::from(source(&row)).into(),
+        Text::from(source).into(),
         waits_for.map(Text::from).into(),
     ])
 }
@@ -93,9 +87,9 @@ fn segment_leave(tag: Option<Text>, server: Option<i64>, received: Option<i64>) 
         return;
     }
     let row = lock_shared(tag);
-    let mut shared = reported(tag, &row, server, received);
+    let (mut shared, _) = reported(tag, &row, server, received);
     shared.leave(server, history()).expect("it has reported");
-    delete_report(tag, server);
+    SEGMENT_SERVER.write(&DELETE, &[tag.into(), server.into()]);
     write_tag(tag, row.key.creation, &shared);
 }
 
@@ -107,7 +101,7 @@ fn segment_leave(tag: Option<Text>, server: Option<i64>, received: Option<i64>) 
 fn segment_resume(tag: Option<Text>, max_id: Option<i64>) {
     let (tag, max_id) = (args::required(tag.as_deref(), "tag"), args::required(max_id, "max_id"));
     error::refuse_on_standby("resume a segment");
-    let row = lock_owned(tag);
+    let row = store::find_and_lock(tag, Privilege::Alter);
     refuse_attached(tag, &row);
     if max_id > row.definition.upper_bound {
         errors::above_upper_bound(tag, max_id, row.definition.upper_bound).raise();
@@ -149,13 +143,12 @@ pub fn withheld() -> Vec<(String, usize)> {
     }
     let shared = SHARED.read_latest(&[user().into()], |row| (text(row, 1), text(row, 2)));
     let interrupted = shared.into_iter().filter(|(_, recorded)| in_the_present_form(recorded.clone()) != history());
-    let standings = interrupted.filter_map(|(tag, _)| {
+    let waiting = interrupted.filter_map(|(tag, _)| {
         let row = store::find(&tag)?;
-        Some((shared_tag(&tag, &row.definition, &row.link, None).standing(history()), tag))
-    });
-    let waiting = standings.filter_map(|(standing, tag)| match standing {
-        Standing::Waits { unreported } => Some((tag, unreported.len())),
-        Standing::Grants => None,
+        match shared_tag(&tag, &row.definition, &row.link, None).standing(history()) {
+            Standing::Waits { unreported } => Some((tag, unreported.len())),
+            Standing::Grants => None,
+        }
     });
     waiting.collect()
 }
@@ -167,14 +160,14 @@ fn forgets_of_dropped(tag: &str, server: i64) -> bool {
         return false;
     }
     // Before the lock, for which refills of all tags wait: no role takes it that does not know the server's number.
-    if report(tag, server).is_empty() {
+    if ONE.read_latest(&[tag.into(), server.into()], read).is_empty() {
         segment_errors::unknown(tag).raise();
     }
     // A transaction that creates the tag again waits for this one, and then finds the server gone.
     store::SEGMENT.lock(pg_sys::ShareRowExclusiveLock);
     let is_dropped = store::find(tag).is_none();
     if is_dropped {
-        delete_report(tag, server);
+        SEGMENT_SERVER.write(&DELETE, &[tag.into(), server.into()]);
     }
     is_dropped
 }
@@ -183,7 +176,7 @@ fn forgets_of_dropped(tag: &str, server: i64) -> bool {
 fn lock_shared(tag: &str) -> TagRow {
     error::refuse_on_standby("grant values");
     SEGMENT_SERVER.lock(pg_sys::RowExclusiveLock);
-    let row = define::lock_served(tag);
+    let row = store::find_and_lock(tag, Privilege::Serve);
     refuse_attached(tag, &row);
     // This session counts the values that it has drawn from the tag, and raises `max_id` when it commits.
     if row.created_here {
@@ -198,32 +191,29 @@ fn refuse_attached(tag: &str, row: &TagRow) {
     }
 }
 
-/// The tag with a new report. While the history is the tag's, and has granted what the server has received, the reports of
-/// others do not matter.
-fn reported(tag: &str, row: &TagRow, server: i64, received: i64) -> SharedTag {
+/// The tag with a new report, and the highest value that the server has ever reported. While the history is the tag's, and has
+/// granted what the server has received, the reports of others do not matter.
+fn reported(tag: &str, row: &TagRow, server: i64, received: i64) -> (SharedTag, i64) {
     let TagRow { definition, link, .. } = row;
     let mut shared = shared_tag(tag, definition, link, (received <= definition.max_id).then_some(server));
     let was_current = shared.history.as_deref() == Some(history());
-    shared.report(server, received, history());
+    let report = shared.report(server, received, history());
     if was_current && shared.history.as_deref() != Some(history()) {
         errors::set_back(tag, received, definition.max_id).warn();
         SEGMENT_SERVER.write(&CLEAR, &[tag.into()]);
     }
-    shared
+    (shared, report.max_id)
 }
 
 /// While the history is the tag's, only the report of this server is read, if it is given.
 fn shared_tag(tag: &str, definition: &TagDefinition, link: &Link, server: Option<i64>) -> SharedTag {
     let recorded = link.history.clone().map(in_the_present_form);
-    let reports = match server {
-        Some(server) if recorded.as_deref() == Some(history()) => report(tag, server),
+    // The caller has locked the row of the tag, without which no report changes.
+    let servers = match server {
+        Some(server) if recorded.as_deref() == Some(history()) => ONE.read_latest(&[tag.into(), server.into()], read),
         _ => ALL.read_latest(&[tag.into()], read),
     };
-    let servers = reports.into_iter().map(|report| {
-        let history = in_the_present_form(report.history);
-        ServerReport { history, ..report }
-    });
-    SharedTag { history: recorded, allocation: definition.allocation(), servers: servers.collect() }
+    SharedTag { history: recorded, allocation: definition.allocation(), servers }
 }
 
 fn write_tag(tag: &str, creation: i64, shared: &SharedTag) {
@@ -237,12 +227,6 @@ fn refuse_beyond_bound(tag: &str, shared: &SharedTag) {
     if max_id > upper_bound {
         segment_errors::exhausted(tag, upper_bound).raise();
     }
-}
-
-/// Identifies a tag and its definition: after any change of it, servers discard what they hold.
-fn source(row: &TagRow) -> String {
-    let (creation, version) = (row.key.creation, row.version);
-    format!("{}/{}/{creation}/{version}", recovery::system_identifier(), session::database())
 }
 
 /// The text of what grants from this database. A failover, a restore and a copy begin another history.
@@ -269,13 +253,8 @@ static ONE: Query = SEGMENT_SERVER.query(
 static ALL: Query = SEGMENT_SERVER
     .query("SELECT server, max_id, history FROM idgen.segment_server WHERE tag OPERATOR(pg_catalog.=) $1");
 
-/// The report of one server, if it is known. The caller has locked the row of the tag, without which no report changes.
-fn report(tag: &str, server: i64) -> Vec<ServerReport> {
-    ONE.read_latest(&[tag.into(), server.into()], read)
-}
-
 fn read(row: &SpiHeapTupleData) -> ServerReport {
-    ServerReport { server: value(row, 1), max_id: value(row, 2), history: text(row, 3) }
+    ServerReport { server: value(row, 1), max_id: value(row, 2), history: in_the_present_form(text(row, 3)) }
 }
 
 static NAMES: Query = SEGMENT_SERVER.query(
@@ -302,18 +281,12 @@ static WRITE: Query = SEGMENT_SERVER.query(
 static CLEAR: Query =
     SEGMENT_SERVER.query("UPDATE idgen.segment_server SET history = '' WHERE tag OPERATOR(pg_catalog.=) $1");
 
+/// A server is no longer attached.
 static DELETE: Query = SEGMENT_SERVER
     .query("DELETE FROM idgen.segment_server WHERE tag OPERATOR(pg_catalog.=) $1 AND server OPERATOR(pg_catalog.=) $2");
 
-/// A server is no longer attached.
-fn delete_report(tag: &str, server: i64) {
-    SEGMENT_SERVER.write(&DELETE, &[tag.into(), server.into()]);
-}
-
-static KEEP: Query = SEGMENT_SERVER.query(
-    "UPDATE idgen.segment_server SET max_id = GREATEST(max_id, $2) \
-     WHERE tag OPERATOR(pg_catalog.=) $1",
-);
+static KEEP: Query = SEGMENT_SERVER
+    .query("UPDATE idgen.segment_server SET max_id = GREATEST(max_id, $2) WHERE tag OPERATOR(pg_catalog.=) $1");
 
 /// A tag is dropped, whose values end at `max_id`. Its servers still have some of them. A tag that is created again
 /// under this name waits for their reports, and begins past them.

@@ -5,13 +5,12 @@
 //! not come, or whose values cannot be recorded, leaves a gap. The next request is for other values.
 
 use super::SupplyWorker;
-use super::requests::{Failure, LONGEST_PAUSE};
-use crate::coordinator::{Origin, Server};
+use super::requests::{Failure, LONGEST_PAUSE, Server};
 use crate::pg::xact::{self, Durability};
 use crate::pg::{session, system_clock};
-use crate::segment::refill::{self, NewRange};
-use crate::segment::state::{RingSnapshot, in_tenancy, ring_state};
-use crate::segment::store::{self, Link, NotLocked, StoredTag};
+use crate::segment::refill;
+use crate::segment::state::{NewRange, RingSnapshot, in_tenancy, install, ring_state};
+use crate::segment::store::{self, NotLocked, Origin, StoredTag};
 use crate::segment::workers;
 use idgen_core::coordinator::link::retry_pause;
 use idgen_core::segment::RingHandle;
@@ -55,18 +54,13 @@ pub struct Stock {
 }
 
 impl Stock {
-    pub fn new(row: StoredTag) -> Self {
+    /// With the row as it is now; `before` is the stock with an earlier one.
+    pub fn new(row: StoredTag, before: Option<Self>) -> Self {
+        if let Some(before) = before {
+            return Self { row, ..before };
+        }
         let now = Instant::now();
         Self { row, supply: None, asked_at: None, report_at: now, retry_at: now, failures: 0, refused: None }
-    }
-
-    /// The same with the row as it is now.
-    pub fn with_row(self, row: StoredTag) -> Self {
-        Self { row, ..self }
-    }
-
-    pub fn is_attached(&self) -> bool {
-        self.row.link.is_attached()
     }
 
     fn reserve(&self) -> Duration {
@@ -93,14 +87,18 @@ impl Stock {
 
     /// A request is due when fewer values are left; `None` if only waiting sessions make one due.
     fn low_water(&self) -> Option<u64> {
-        let (_, supply) = self.supply.as_ref()?;
-        supply.low_water(self.reserve(), self.limits())
+        self.supply.as_ref()?.1.low_water(self.reserve(), self.limits())
     }
 
     /// How many values to ask for; 0 for none.
     fn wanted(&self, ring: &RingSnapshot) -> u64 {
-        let (reserve, limits) = (self.reserve(), self.limits());
-        self.supply.as_ref().map_or(0, |(_, supply)| supply.wanted(ring.remaining.count, reserve, ring.demand, limits))
+        let wanted = |supply: &Supply| supply.wanted(ring.remaining.count, self.reserve(), ring.demand, self.limits());
+        self.supply.as_ref().map_or(0, |(_, supply)| wanted(supply))
+    }
+
+    /// This server, as it speaks of the tag.
+    fn server<'a>(&'a self, name: &'a str, received: i64) -> Result<Server<'a>, Failure> {
+        Ok(Server { tag: &self.row.tag, number: self.row.link.server.ok_or(Failure::Gone)?, name, received })
     }
 
     /// When the next request is due, and which one.
@@ -150,45 +148,36 @@ impl SupplyWorker {
     /// Reports what this server has received. If the coordinator's tag is another one by now, or was altered, discards the
     /// stock.
     pub fn report(&mut self, creation: i64) -> Result<(), Failure> {
-        let Self { requests, name, stocks, read_at, .. } = self;
-        let row = &stocks.get(&creation).ok_or(Failure::Gone)?.row;
-        let number = row.link.server.ok_or(Failure::Gone)?;
-        let (definition, known) = (row.definition, &row.link.source);
-        let server = Server { tag: &row.tag, number, name, received: definition.max_id };
-        let origin = requests.call(|coordinator| Ok(coordinator.request_values(server, 0)?.origin))?;
-        if known.as_ref().is_some_and(|known| *known != origin.source) {
+        let stock = self.stocks.get(&creation).ok_or(Failure::Gone)?;
+        let TagDefinition { max_id, step, .. } = stock.row.definition;
+        let server = stock.server(&self.name, max_id)?;
+        let origin = self.requests.report(server)?;
+        if stock.row.link.source.as_ref().is_some_and(|known| *known != origin.source) {
             // The row of this stock is an old one after this.
-            *read_at = None;
-            receive(creation, number, definition.max_id, &origin, definition.step)?;
+            self.read_at = None;
+            receive(creation, server.number, max_id, &origin, step)?;
         }
         Ok(())
     }
 
     /// Tells the coordinator that a tag was detached.
     pub fn leave(&mut self, creation: i64) -> Result<(), Failure> {
-        let Self { requests, name, stocks, read_at, .. } = self;
-        let row = &stocks.get(&creation).ok_or(Failure::Gone)?.row;
-        let number = row.link.server.ok_or(Failure::Gone)?;
+        let stock = self.stocks.get(&creation).ok_or(Failure::Gone)?;
         // Since then, the row may have values of its own.
-        let received = row.link.received.ok_or(Failure::Gone)?;
-        let server = Server { tag: &row.tag, number, name, received };
-        requests.call(|coordinator| {
-            coordinator.leave_tag(server)?;
-            Ok(coordinator.confirm_segments()?)
-        })?;
+        let server = stock.server(&self.name, stock.row.link.received.ok_or(Failure::Gone)?)?;
+        self.requests.leave(server)?;
         // The row is not listed after this.
-        *read_at = None;
-        workers::in_transaction(|| store::leave(creation, number)).map_err(Failure::Tag)
+        self.read_at = None;
+        workers::in_transaction(|| store::leave(creation, server.number)).map_err(Failure::Tag)
     }
 
     /// Fetches values for a ring.
     pub fn fetch(&mut self, creation: i64, ring: &RingSnapshot) -> Result<(), Failure> {
         let began = Instant::now();
-        let (definition, link) = row_of(creation)?;
-        let number = link.server.ok_or(Failure::Gone)?;
-        let Self { requests, name, stocks, .. } = self;
-        let stock = stocks.get_mut(&creation).ok_or(Failure::Gone)?;
-        (stock.row.definition, stock.row.link) = (definition, link);
+        let row = row_of(creation)?;
+        let TagDefinition { min_step, max_step, max_id, .. } = row.definition;
+        let stock = self.stocks.get_mut(&creation).ok_or(Failure::Gone)?;
+        stock.row = row;
         // A turn, if calls have joined it: its number, and how many values they want.
         let turn = in_tenancy(ring.index, ring.tenant.handle, |segments| segments.turns[ring.index].begin()).flatten();
         let count = turn.map_or_else(|| stock.wanted(ring), |(_, wanted)| wanted.min(MAX_STEP as u64));
@@ -200,29 +189,27 @@ impl SupplyWorker {
             return Ok(());
         }
         stock.asked_at = Some(Instant::now());
-        let server = Server { tag: &stock.row.tag, number, name, received: definition.max_id };
-        let (range, origin) = requests.take_values(server, count)?;
-        let step = (count as i64).clamp(definition.min_step, definition.max_step);
-        let version = receive(creation, number, range.last(), &origin, step)?;
+        let server = stock.server(&self.name, max_id)?;
+        let (range, origin) = self.requests.take_values(server, count)?;
+        let step = (count as i64).clamp(min_step, max_step);
+        let version = receive(creation, server.number, range.last(), &origin, step)?;
         if workers::was_cancelled() {
             return Err(Failure::Tag(refill::skipped(&range)));
         }
         stock.row.definition.max_id = range.last();
         let low_water = stock.low_water();
         let turn = turn.map(|(number, _)| number);
-        refill::install(ring.tenant.key, NewRange { range, version, is_attached: true, low_water, turn, began });
+        install(ring.tenant.key, NewRange { range, version, is_attached: true, low_water, turn, began });
         Ok(())
     }
 }
 
 /// The row of a tag as it is now. Nothing is asked for while another transaction holds its lock: the values could not
 /// be recorded.
-fn row_of(creation: i64) -> Result<(TagDefinition, Link), Failure> {
+fn row_of(creation: i64) -> Result<StoredTag, Failure> {
     let lock = || store::SEGMENT.find().map(|_| store::lock(creation));
     match workers::in_transaction(lock).map_err(Failure::Tag)? {
-        Some(Ok(StoredTag { definition, link, .. })) if link.is_attached() && link.received.is_none() => {
-            Ok((definition, link))
-        }
+        Some(Ok(row)) if row.link.is_attached() && row.link.received.is_none() => Ok(row),
         Some(Err(NotLocked::Busy)) => Err(Failure::Tag(refill::BUSY.to_owned())),
         _ => Err(Failure::Gone),
     }

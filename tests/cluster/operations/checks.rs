@@ -145,8 +145,8 @@ fn server_without_a_worker_id_fails_a_check() {
     let coordinator = "host=/nonexistent dbname=ids";
     let pool = Cluster::builder().conf("idgen.worker_pool", "servers").conf("idgen.coordinator", coordinator);
     for (builder, code, text) in [
-        (pool.conf("fsync", "off"), "55000", "draws fail, because this server has no worker id yet"),
-        (builder().conf("idgen.worker_id", "5000"), "22003", "the layout allows at most 1023: draws fail"),
+        (pool.conf("fsync", "off"), "55000", "this server has no worker id yet from pool "),
+        (builder().conf("idgen.worker_id", "5000"), "22003", "does not fit layout "),
     ] {
         let (_cluster, [mut client]) = builder.start_with_clients();
         expect_error(&mut client, "SELECT snowflake_next()", code);

@@ -58,7 +58,7 @@ fn setting_out_of_range_prevents_the_start() {
         ("idgen.layout", "snowflak", "snowflake"),
         ("idgen.worker_id", "-2", "1"),
         ("idgen.worker_id", "2147483648", "1"),
-        ("idgen.datacenter_id", "-1", "0"),
+        ("idgen.datacenter_id", "-2", "0"),
         ("idgen.max_drift", "-1", "1s"),
         ("idgen.max_drift", "2min", "1min"),
         ("idgen.max_generators", "1", "2"),

@@ -74,17 +74,12 @@ pub fn is_answer(run: &ValueRun, residue: i64, received: i64, wanted: u64) -> bo
 }
 
 impl SharedTag {
-    /// The last report of a server, if it is known.
-    pub fn report_of(&self, server: i64) -> Option<&ServerReport> {
-        self.servers.iter().find(|report| report.server == server)
-    }
-
     pub fn standing(&self, current: &str) -> Standing {
         if self.history.as_deref().is_none_or(|history| history == current) {
             return Standing::Grants;
         }
-        let unreported = self.servers.iter().filter(|report| report.history != current);
-        let unreported: Vec<i64> = unreported.map(|report| report.server).collect();
+        let missing = self.servers.iter().filter(|report| report.history != current);
+        let unreported: Vec<i64> = missing.map(|report| report.server).collect();
         if unreported.is_empty() { Standing::Grants } else { Standing::Waits { unreported } }
     }
 
@@ -114,9 +109,7 @@ impl SharedTag {
         {
             return Reply::Waits { unreported };
         }
-        let Some(run) = self.allocation.next(want) else {
-            return Reply::Exhausted;
-        };
+        let Some(run) = self.allocation.next(want) else { return Reply::Exhausted };
         self.allocation.max_id = run.last();
         Reply::Granted(run)
     }
@@ -128,11 +121,10 @@ impl SharedTag {
         {
             return Err(Unreported);
         }
-        let Some(index) = self.servers.iter().position(|report| report.server == server) else {
-            return Ok(());
-        };
-        let report = self.servers.swap_remove(index);
-        self.raise_max_id(report.max_id);
+        if let Some(index) = self.servers.iter().position(|report| report.server == server) {
+            let report = self.servers.swap_remove(index);
+            self.raise_max_id(report.max_id);
+        }
         Ok(())
     }
 

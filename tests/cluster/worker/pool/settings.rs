@@ -84,7 +84,7 @@ fn server_without_its_pool_and_without_a_setting_has_no_worker_id() {
     set_pool(&cluster, "", "");
     wait_for_state(&cluster, "waiting");
     let (is_well, message) = check(&mut client, "worker");
-    let removed = "draws fail, because idgen.worker_pool was removed, and idgen.worker_id is not set. ";
+    let removed = "this server no longer has a worker id: The server had a pool, and idgen.worker_pool is now empty. ";
     assert!(!is_well && message.starts_with(removed), "{message}");
     // The error comes at once: 4 s are less than the wait for a keeper's first attempt.
     execute(&mut client, "SET statement_timeout = '4s'");
@@ -157,6 +157,46 @@ fn worker_id_too_large_for_a_layout_is_an_error_only_there() {
     let error = expect_error(&mut client, "SELECT snowflake_next('js53')", "22003");
     assert_eq!(hint(&error), "Use a layout with more worker bits, or a pool with fewer slots.");
     assert_eq!(value::<i32>(&mut client, WORKER), 8);
+}
+
+/// One pool fills both fields of the layout. A worker id for which there is no pair issues nothing.
+#[test]
+fn worker_ids_of_a_pool_number_pairs_of_datacenter_and_worker() {
+    let coordinator = builder().start_with_extension();
+    coordinator.execute(
+        "SELECT worker_pool_define('servers', first => 62, count => 2), worker_pool_define('beyond', first => 1024, count => 1)",
+    );
+    let numbered = || pooled(&coordinator.conninfo()).conf("idgen.layout", "twitter").conf("idgen.datacenter_id", "-1");
+    let mut servers = [62, 63].map(|worker_id| {
+        let server = numbered().start_with_clients();
+        wait_for_state(&server.0, "leased");
+        let subject =
+            format!("this server has worker id {worker_id}, which numbers a pair of datacenter and worker, leased");
+        (server, worker_id, subject)
+    });
+    let mut seen = Vec::new();
+    for ((_, [client]), worker_id, subject) in &mut servers {
+        seen.extend(ids(client, "SELECT snowflake_next_many(10000)"));
+        let parts = format!("SELECT datacenter, worker FROM snowflake_parts({})", seen[seen.len() - 1]);
+        let parts = row(client, &parts);
+        assert_eq!((parts.get::<_, i32>(0), parts.get::<_, i32>(1)), (1, *worker_id % 32));
+        let shown = row(client, "SELECT worker_id, datacenter_id FROM idgen.stat_worker");
+        assert_eq!((shown.get(0), shown.get::<_, Option<i32>>(1)), (*worker_id, None));
+        let (is_well, message) = check(client, "worker");
+        assert!(is_well && message.starts_with(&*subject), "{message}");
+    }
+    let count = seen.len();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), count, "no id of the one is an id of the other");
+
+    let (cluster, [mut client]) = numbered().conf("idgen.worker_pool", "beyond").start_with_clients();
+    wait_for_state(&cluster, "leased");
+    let error = expect_error(&mut client, DRAW, "22003");
+    assert!(error.message().starts_with("worker id \"1024\" of this server does not fit layout "), "{error:?}");
+    assert_eq!(error.detail(), Some("Valid values are 0 to 1023."));
+    assert_eq!(hint(&error), "Use a layout with more worker bits, or a pool with fewer slots.");
+    assert!(!check(&mut client, "worker").0);
 }
 
 /// Ids can be ahead of the coordinator's clock by more than a lease: after a crash, after observed ids, and if this server's
