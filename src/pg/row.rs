@@ -456,6 +456,8 @@ impl<'a, const N: usize> LatestRows<'a, N> {
             if (*relation).rd_id != table || !pg_sys::ReadRecentBuffer(file, fork, page, version.buffer) {
                 return None;
             }
+            // As a scan does: otherwise no one would remove dead versions, and the row would move from page to page.
+            pg_sys::heap_page_prune_opt(relation, version.buffer);
             let mut tuple = pg_sys::HeapTupleData { t_self: version.position, ..Default::default() };
             let mut buffer = 0;
             let is_found = pg_sys::heap_fetch(relation, self.snapshot, &mut tuple, &mut buffer, false);

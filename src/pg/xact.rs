@@ -229,7 +229,12 @@ pub fn log_position() -> u64 {
 /// Lets the commit return before the disk has it, for a callback right before it. A crash right after it can lose the whole
 /// transaction.
 pub fn commit_asynchronously() {
-    commit_by(pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_OFF);
+    FOLLOWS_DURABILITY.call_once(|| register(durability_event));
+    let off = pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_OFF as i32;
+    // SAFETY: a variable of this process, which PostgreSQL reads at the commit, and which is restored after that. To set the
+    // setting would cost more than the commit.
+    let before = unsafe { (&raw mut pg_sys::synchronous_commit).replace(off) };
+    LEVEL_BEFORE.lock().get_or_insert(before);
 }
 
 /// The failures that a commit must survive.
@@ -264,7 +269,7 @@ fn durability_event(event: pg_sys::XactEvent::Type) {
         | pg_sys::XactEvent::XACT_EVENT_ABORT => {
             *REQUIRED.lock() = Durability::Any;
             if let Some(before) = LEVEL_BEFORE.lock().take() {
-                // SAFETY: as in `commit_by`.
+                // SAFETY: as in `commit_asynchronously`.
                 unsafe { pg_sys::synchronous_commit = before };
             }
         }
@@ -282,19 +287,21 @@ fn raise_synchronous_commit(durability: Durability) {
         Durability::Crash | Durability::Failover => level >= SYNCHRONOUS_COMMIT_REMOTE_FLUSH,
     };
     if !is_durable {
-        commit_by(SYNCHRONOUS_COMMIT_REMOTE_FLUSH);
+        set_local_synchronous_commit(c"on");
     }
 }
 
-/// For the commit that has begun. The setting itself stays as it is: to set it costs more than the commit.
-fn commit_by(level: pg_sys::SyncCommitLevel::Type) {
-    FOLLOWS_DURABILITY.call_once(|| register(durability_event));
-    // SAFETY: a variable of this process, which PostgreSQL reads at the commit. It is restored after that.
-    let before = unsafe { (&raw mut pg_sys::synchronous_commit).replace(level as i32) };
-    LEVEL_BEFORE.lock().get_or_insert(before);
+/// Also how a commit waits for standbys, which depends on the setting.
+fn set_local_synchronous_commit(value: &CStr) {
+    let (name, value) = (c"synchronous_commit".as_ptr(), value.as_ptr());
+    let (context, source) = (pg_sys::GucContext::PGC_USERSET, pg_sys::GucSource::PGC_S_SESSION);
+    // SAFETY: C strings. Sets a variable of this process, as SET LOCAL does.
+    unsafe {
+        pg_sys::set_config_option(name, value, context, source, pg_sys::GucAction::GUC_ACTION_LOCAL, true, 0, false)
+    };
 }
 
-/// The setting, while a commit has another one.
+/// The setting, while a commit is asynchronous.
 static LEVEL_BEFORE: Mutex<Option<i32>> = Mutex::new(None);
 
 /// The transactions of other sessions that have changed or locked a row, so that it cannot be updated. The index is unique,
