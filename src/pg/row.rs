@@ -457,7 +457,16 @@ impl<'a, const N: usize> LatestRows<'a, N> {
                 return None;
             }
             // As a scan does: otherwise no one would remove dead versions, and the row would move from page to page.
+            #[cfg(not(feature = "pg19"))]
             pg_sys::heap_page_prune_opt(relation, version.buffer);
+            #[cfg(feature = "pg19")]
+            {
+                let mut visibility = 0;
+                pg_sys::heap_page_prune_opt(relation, version.buffer, &mut visibility, false);
+                if visibility != 0 {
+                    pg_sys::ReleaseBuffer(visibility);
+                }
+            }
             let mut tuple = pg_sys::HeapTupleData { t_self: version.position, ..Default::default() };
             let mut buffer = 0;
             let is_found = pg_sys::heap_fetch(relation, self.snapshot, &mut tuple, &mut buffer, false);
