@@ -32,3 +32,30 @@ COMMENT ON FUNCTION lease_release_many IS
 CREATE FUNCTION lease_fence_many(names text[], tokens bigint[]) RETURNS void
 LANGUAGE c AS 'MODULE_PATHNAME', 'lease_fence_many_wrapper';
 COMMENT ON FUNCTION lease_fence_many IS 'fences by several leases, as lease_fence by one';
+
+-- Who may acquire, release or fence by one lease may do so with several, and nobody else. A GRANT in this script would count as
+-- one of the extension, and pg_dump would leave it out.
+DO LANGUAGE plpgsql $update$
+DECLARE
+    pair record;
+BEGIN
+    FOR pair IN
+        SELECT one.oid AS one, many.oid AS many, one.proacl AS privileges
+        FROM pg_catalog.pg_proc AS one
+        JOIN pg_catalog.pg_proc AS many ON many.pronamespace OPERATOR(pg_catalog.=) one.pronamespace
+         AND many.proname OPERATOR(pg_catalog.=) (one.proname OPERATOR(pg_catalog.||) '_many')
+        WHERE many.oid OPERATOR(pg_catalog.=) ANY (ARRAY[
+            'lease_acquire_many(text[], interval, text, jsonb, boolean, boolean)'::pg_catalog.regprocedure,
+            'lease_try_acquire_many(text[], interval, interval, text, jsonb, boolean, boolean)',
+            'lease_release_many(text[], bigint[])', 'lease_fence_many(text[], bigint[])']::pg_catalog.oid[])
+    LOOP
+        UPDATE pg_catalog.pg_proc SET proacl = pair.privileges WHERE oid OPERATOR(pg_catalog.=) pair.many;
+        INSERT INTO pg_catalog.pg_shdepend (dbid, classid, objid, objsubid, refclassid, refobjid, deptype)
+        SELECT dbid, classid, pair.many, objsubid, refclassid, refobjid, deptype FROM pg_catalog.pg_shdepend
+        WHERE dbid OPERATOR(pg_catalog.=) (SELECT oid FROM pg_catalog.pg_database
+                                           WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
+          AND classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+          AND objid OPERATOR(pg_catalog.=) pair.one AND deptype OPERATOR(pg_catalog.=) 'a';
+    END LOOP;
+END
+$update$;

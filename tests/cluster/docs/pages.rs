@@ -45,6 +45,7 @@ pages! {
     functions_of_public_ids_run_as_shown: "docs/functions/public-ids.md",
     functions_of_locks_run_as_shown: "docs/functions/locks.md",
     functions_of_leases_run_as_shown: "docs/functions/leases.md",
+    functions_of_several_leases_run_as_shown: "docs/functions/several-leases.md",
     functions_of_worker_ids_run_as_shown: "docs/functions/worker-ids.md",
     functions_of_operators_run_as_shown: "docs/functions/operators.md",
     internal_functions_run_as_shown: "docs/functions/internal.md",

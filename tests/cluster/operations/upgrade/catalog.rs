@@ -73,3 +73,31 @@ fn database_upgraded_from_any_release_equals_a_fresh_one_smoke() {
         assert_eq!(inventory(&mut upgraded), expected, "from {release}");
     }
 }
+
+/// Who may not acquire a lease may not acquire several after the update either, nor from a dump of the database.
+#[test]
+fn functions_for_several_leases_have_the_privileges_of_those_for_one() {
+    let cluster = Cluster::start();
+    cluster.execute("CREATE ROLE worker");
+    let (_, mut client) = install(&cluster, "0.18.0");
+    execute(
+        &mut client,
+        "REVOKE EXECUTE ON FUNCTION lease_acquire, lease_try_acquire FROM PUBLIC;
+         GRANT EXECUTE ON FUNCTION lease_try_acquire TO worker;
+         ALTER EXTENSION idgen UPDATE",
+    );
+    let privileges = "SELECT proname || ' ' || coalesce(proacl::text, 'all') FROM pg_proc
+                      WHERE proname ~ '^lease_.*_many$' ORDER BY proname";
+    let expected = [
+        "lease_acquire_many {postgres=X/postgres}",
+        "lease_fence_many all",
+        "lease_release_many all",
+        "lease_renew_many all",
+        "lease_try_acquire_many {postgres=X/postgres,worker=X/postgres}",
+    ];
+    assert_eq!(column::<String>(&mut client, privileges), expected);
+    let error = client.batch_execute("DROP ROLE worker").unwrap_err();
+    assert!(format!("{error:?}").contains("lease_try_acquire_many"), "it depends on the role: {error:?}");
+    let initial = "SELECT count(*) FROM pg_init_privs WHERE objoid IN (SELECT oid FROM pg_proc WHERE proname ~ '^lease_.*_many$')";
+    assert_eq!(value::<i64>(&mut client, initial), 0, "a dump has them");
+}
