@@ -1,0 +1,171 @@
+//! Rows of a table of the extension, reached without SQL: found by the primary key, locked in one version, and written. As
+//! PostgreSQL does for its catalogs, and where logical replication applies a row: a statement would cost several times as much,
+//! and would lock the newest version of a row where the caller has decided on an older one.
+//!
+//! What such a write leaves out: triggers, constraints and generated columns, so a table with any is refused; and rules and
+//! row security, which the owner of the table does not need. Indexes, replica identity and logical decoding are as for any write.
+
+use super::advisory_lock::{Limit, within};
+use super::ereport::errors;
+use super::spi::ExtensionTable;
+use super::xact;
+use parking_lot::Mutex;
+use pgrx::prelude::*;
+use std::ffi::CStr;
+
+mod heap;
+mod scan;
+mod write;
+
+use scan::NO_VERSION;
+pub use scan::{Key, LatestRows, Row, Version};
+pub use write::{Locked, NewValues, Wait};
+
+/// A table whose rows are reached by their primary key.
+pub struct RowTable<const N: usize> {
+    table: &'static ExtensionTable,
+    /// Names by which callers count columns. Those of the primary key come first, in its order.
+    columns: [&'static CStr; N],
+    /// The numbers of the columns in the table of this OID, with this many columns.
+    known: Mutex<(pg_sys::Oid, i16, [i16; N])>,
+    /// The version that this process has written last: the next call is often for the same row.
+    last: Mutex<(pg_sys::Oid, Version)>,
+}
+
+/// An open table.
+pub struct Rows<const N: usize> {
+    relation: pg_sys::Relation,
+    last: &'static Mutex<(pg_sys::Oid, Version)>,
+    index: pg_sys::Oid,
+    numbers: [i16; N],
+}
+
+impl<const N: usize> RowTable<N> {
+    pub const fn new(table: &'static ExtensionTable, columns: [&'static CStr; N]) -> Self {
+        Self { table, columns, known: Mutex::new((pg_sys::InvalidOid, 0, [0; N])), last: Mutex::new(NO_VERSION) }
+    }
+
+    /// Works with the table open, and locked no longer than that: a queued ALTER TABLE would block everyone behind a session
+    /// that keeps the lock and sleeps.
+    pub fn read<R>(&'static self, work: impl FnOnce(&Rows<N>) -> R) -> R {
+        xact::owning_locks(|| {
+            let mode = pg_sys::AccessShareLock;
+            let table = self.table.lock(mode);
+            let result = self.open(table, work);
+            ExtensionTable::unlock(table, mode);
+            result
+        })
+    }
+
+    /// Works with the table open, and locked until the transaction ends if the work returns a value. Work that returns `None`
+    /// must have written nothing.
+    pub fn write<R>(&'static self, work: impl FnOnce(&Rows<N>) -> Option<R>) -> Option<R> {
+        xact::owning_locks(|| self.write_locked(self.table.lock(pg_sys::RowExclusiveLock), work))
+    }
+
+    /// The same for a caller whose time is limited. `None` too, or the error of `lock_timeout`, if the table is locked.
+    pub fn write_within<R>(&'static self, limit: Limit, work: impl FnOnce(&Rows<N>) -> Option<R>) -> Option<R> {
+        let mode = pg_sys::RowExclusiveLock;
+        xact::owning_locks(|| {
+            let table = self.table.try_lock(mode).or_else(|| within(limit, || self.table.lock(mode)))?;
+            self.write_locked(table, work)
+        })
+    }
+
+    /// The same if the table can be locked at once. Otherwise `None`.
+    pub fn try_write<R>(&'static self, work: impl FnOnce(&Rows<N>) -> Option<R>) -> Option<R> {
+        xact::owning_locks(|| self.write_locked(self.table.try_lock(pg_sys::RowExclusiveLock)?, work))
+    }
+
+    fn write_locked<R>(&'static self, table: pg_sys::Oid, work: impl FnOnce(&Rows<N>) -> Option<R>) -> Option<R> {
+        let result = self.open(table, |rows| {
+            rows.require_plain();
+            work(rows)
+        });
+        if result.is_none() {
+            ExtensionTable::unlock(table, pg_sys::RowExclusiveLock);
+        }
+        result
+    }
+
+    /// An error leaves it to the end of the (sub)transaction to close the table.
+    fn open<R>(&'static self, table: pg_sys::Oid, work: impl FnOnce(&Rows<N>) -> R) -> R {
+        // SAFETY: the table is locked by the caller, and closed after its last use.
+        unsafe {
+            let relation = pg_sys::table_open(table, pg_sys::NoLock as i32);
+            let (index, numbers) = (primary_key(relation), self.numbers(relation));
+            let rows = Rows { relation, last: &self.last, index, numbers };
+            let result = work(&rows);
+            pg_sys::table_close(relation, pg_sys::NoLock as i32);
+            result
+        }
+    }
+
+    /// A number is never used again, so they stay as they are while the table has as many.
+    ///
+    /// # Safety
+    /// The relation is open.
+    unsafe fn numbers(&self, relation: pg_sys::Relation) -> [i16; N] {
+        // SAFETY: by the above; C strings.
+        unsafe {
+            let (table, count) = ((*relation).rd_id, (*(*relation).rd_att).natts as i16);
+            let known = *self.known.lock();
+            if (known.0, known.1) == (table, count) {
+                return known.2;
+            }
+            let numbers = self.columns.map(|name| pg_sys::SPI_fnumber((*relation).rd_att, name.as_ptr()) as i16);
+            if numbers.iter().any(|number| *number <= 0) {
+                unreadable().raise();
+            }
+            *self.known.lock() = (table, count, numbers);
+            numbers
+        }
+    }
+}
+
+/// # Safety
+/// The relation is open.
+unsafe fn primary_key(relation: pg_sys::Relation) -> pg_sys::Oid {
+    // SAFETY: by the above.
+    unsafe {
+        #[cfg(not(any(feature = "pg18", feature = "pg19")))]
+        return pg_sys::RelationGetPrimaryKeyIndex(relation);
+        #[cfg(any(feature = "pg18", feature = "pg19"))]
+        return pg_sys::RelationGetPrimaryKeyIndex(relation, false);
+    }
+}
+
+impl<const N: usize> Rows<N> {
+    /// A superuser can change a table of the extension.
+    fn require_plain(&self) {
+        // SAFETY: the relation is open.
+        let (form, has_more) = unsafe {
+            let constraints = (*(*self.relation).rd_att).constr.as_ref();
+            let has_checks = constraints.is_some_and(|all| all.num_check > 0 || all.has_generated_stored);
+            (&*(*self.relation).rd_rel, has_checks || !(*self.relation).trigdesc.is_null())
+        };
+        if has_more || form.relam != pg_sys::HEAP_TABLE_AM_OID || self.index == pg_sys::InvalidOid {
+            // SAFETY: the name of an open relation.
+            let name = super::datum::name(unsafe { CStr::from_ptr(form.relname.data.as_ptr()) });
+            changed_table(&name).raise();
+        }
+    }
+}
+
+errors! {
+    fn changed_table(table: &str) {
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "table \"{table}\" of extension idgen was changed";
+        detail: "It has a trigger, a check, a generated column, another access method, or no primary key. idgen writes its \
+            rows without SQL.";
+        hint: "Undo that. To observe leases, define them with notify => true.";
+    }
+
+    fn changed_under_lock() {
+        ERRCODE_T_R_SERIALIZATION_FAILURE: "could not serialize access: a row has changed although it is locked";
+    }
+
+    fn unreadable() {
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "a table of extension idgen lacks a column or a value";
+        hint: "The library and the SQL objects may be of different versions: run ALTER EXTENSION idgen UPDATE.";
+    }
+}
