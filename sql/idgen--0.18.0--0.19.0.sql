@@ -45,9 +45,9 @@ BEGIN
         JOIN pg_catalog.pg_proc AS many ON many.pronamespace OPERATOR(pg_catalog.=) one.pronamespace
          AND many.proname OPERATOR(pg_catalog.=) (one.proname OPERATOR(pg_catalog.||) '_many')
         WHERE many.oid OPERATOR(pg_catalog.=) ANY (ARRAY[
-            'lease_acquire_many(text[], interval, text, jsonb, boolean, boolean)'::pg_catalog.regprocedure,
+            'lease_acquire_many(text[], interval, text, jsonb, boolean, boolean)',
             'lease_try_acquire_many(text[], interval, interval, text, jsonb, boolean, boolean)',
-            'lease_release_many(text[], bigint[])', 'lease_fence_many(text[], bigint[])']::pg_catalog.oid[])
+            'lease_release_many(text[], bigint[])', 'lease_fence_many(text[], bigint[])']::pg_catalog.regprocedure[]::pg_catalog.oid[])
     LOOP
         UPDATE pg_catalog.pg_proc SET proacl = pair.privileges WHERE oid OPERATOR(pg_catalog.=) pair.many;
         INSERT INTO pg_catalog.pg_shdepend (dbid, classid, objid, objsubid, refclassid, refobjid, deptype)

@@ -5,7 +5,7 @@ use idgen_testkit::sql::{PATIENCE, column, execute, expect_error, in_new_databas
 use idgen_testkit::{Cluster, Stop};
 use postgres::Client;
 
-use super::{database, install, place, releases, write_history};
+use super::{database, install, place, releases, releases_before_pools, write_history};
 
 /// A capability, as its users use it.
 struct Usage {
@@ -170,10 +170,10 @@ fn go_back_to(release: &str, client: &mut Client, place: &str) {
 
 /// Between the new library and the update, the coordinator does not renew worker ids. Servers use them until they end.
 #[test]
-fn servers_keep_their_worker_ids_and_segments_over_the_upgrade_of_their_coordinator_from_any_release() {
+fn servers_keep_their_worker_ids_and_segments_over_the_upgrade_of_their_coordinator_to_pools() {
     let coordinator = Cluster::builder().conf("max_worker_processes", "32").start();
     let place = place(&coordinator);
-    for release in releases(&coordinator) {
+    for release in releases_before_pools(&coordinator) {
         let mut client = in_new_database(&coordinator, &database(&release));
         execute(&mut client, "SELECT worker_pool_define('servers', 0, 4, '10 s')");
         let conninfo = coordinator.connect_string(&database(&release), "postgres");

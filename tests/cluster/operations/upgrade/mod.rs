@@ -28,6 +28,11 @@ fn releases(cluster: &Cluster) -> Vec<String> {
     releases
 }
 
+/// Those under whose SQL a pool was a lease with a `first_slot`.
+fn releases_before_pools(cluster: &Cluster) -> Vec<String> {
+    releases(cluster).into_iter().take_while(|release| release != "0.18.0").collect()
+}
+
 /// The database that [`install`] creates.
 fn database(release: &str) -> String {
     format!("since_{}", release.replace('.', "_"))

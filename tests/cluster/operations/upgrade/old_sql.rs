@@ -16,8 +16,12 @@ use super::{current, install, releases};
 const SETUP: &str = "
     SELECT segment_create('t', step => 10), segment_create('attached'), segment_create('gone'), public_id_define('ord'),
            public_id_define('gone');
-    INSERT INTO idgen.lease_definition (name, slots, ttl, lock_delay, owner, first_slot)
-    VALUES ('p', 4, '1 hour', '0', 'postgres', 0), ('q', 4, '1 hour', '1 s', 'postgres', 100);
+    INSERT INTO idgen.lease_definition (name, slots, ttl, lock_delay, owner)
+    VALUES ('p', 4, '1 hour', '0', 'postgres'), ('q', 4, '1 hour', '1 s', 'postgres');
+    DO $$ BEGIN
+        UPDATE idgen.lease_definition SET first_slot = 100 WHERE name = 'q';
+    EXCEPTION WHEN undefined_column THEN NULL; -- from 0.18.0 on
+    END $$;
     CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT snowflake_next(), version bigint NOT NULL DEFAULT 1);
     CREATE TRIGGER version BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION row_version('version');
     CREATE TABLE guarded (n int);
@@ -66,7 +70,19 @@ const CALLS: &[&str] = &[
     "SELECT lease_release('p', token) FROM idgen.leases WHERE name = 'p'",
 ];
 
-/// As [`CALLS`]. These functions need tables of this version.
+/// As [`CALLS`], with the SQL of a release that has the tables of pools.
+const CALLS_OF_POOLS: &[&str] = &[
+    "SELECT worker_pool_define('pool'), worker_pool_define('other pool', 0, 4), worker_pool_alter('pool', count => 8)",
+    "SELECT worker_acquire('pool', 'app', '10 s', now(), 2)",
+    "SELECT worker_renew('pool', token, last_not_after => not_after) FROM idgen.workers",
+    "SELECT worker_confirm('pool', token) FROM idgen.workers",
+    "SELECT worker_release('pool', token, now(), not_after) FROM idgen.workers",
+    "SELECT worker_correct('pool', 2, now()), worker_begin_history()",
+    "SELECT worker_move('pool', 'other pool')",
+    "SELECT worker_pool_drop('other pool'), lease_define('r'), lease_alter('r', ttl => '2 hours')",
+];
+
+/// As [`CALLS`]. These functions need the tables of pools.
 const ASKS_FOR_THE_UPDATE: &[&str] = &[
     "SELECT worker_acquire('pool', 'app', '1 hour', now(), 2)",
     "SELECT worker_renew('pool', 1, last_not_after => now())",
@@ -95,12 +111,14 @@ fn call_all(client: &mut Client, release: &str) {
     let calls = |sql: &str, function: &String| sql.contains(&format!("{function}("));
     let retired: Vec<String> = column(client, RETIRED);
     for function in &functions {
-        let known = [SETUP].iter().chain(CALLS).chain(ASKS_FOR_THE_UPDATE).copied();
+        let known = [SETUP].iter().chain(CALLS).chain(CALLS_OF_POOLS).chain(ASKS_FOR_THE_UPDATE).copied();
         let is_called = known.chain(retired.iter().map(String::as_str)).any(|sql| calls(sql, function));
         assert!(is_called, "no call of {function}");
     }
     let has_function = |sql: &str| functions.iter().any(|function| calls(sql, function));
-    for sql in CALLS {
+    let has_pools: bool = value(client, "SELECT to_regclass('idgen.worker_pool') IS NOT NULL");
+    let (of_pools, asking) = if has_pools { (CALLS_OF_POOLS, &[][..]) } else { (&[][..], ASKS_FOR_THE_UPDATE) };
+    for sql in CALLS.iter().chain(of_pools) {
         if has_function(sql) || sql.contains("idgen.") {
             client.simple_query(sql).unwrap_or_else(|error| panic!("SQL of {release}: {sql}: {error:?}"));
         }
@@ -108,7 +126,7 @@ fn call_all(client: &mut Client, release: &str) {
     for view in column::<String>(client, VIEWS) {
         execute(client, &format!("SELECT * FROM {view}"));
     }
-    let asking = ASKS_FOR_THE_UPDATE.iter().copied().filter(|sql| has_function(sql));
+    let asking = asking.iter().copied().filter(|sql| has_function(sql));
     for sql in asking.chain(retired.iter().map(String::as_str)) {
         assert_eq!(hint(&expect_error(client, sql, "55000")), "Run ALTER EXTENSION idgen UPDATE.", "{release}: {sql}");
     }

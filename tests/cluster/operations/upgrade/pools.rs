@@ -8,7 +8,7 @@ use idgen_testkit::Cluster;
 use idgen_testkit::sql::{column, execute, expect_error, value};
 use postgres::Client;
 
-use super::{install, place, releases, write_history};
+use super::{install, place, releases_before_pools, write_history};
 
 /// Worker ids, each with an owner that says what became of it, and a pool that has granted none.
 const DEFINE: &str = "
@@ -65,7 +65,7 @@ fn worker_ids_keep_their_holders_and_id_times_over_the_update_from_any_release_s
     let cluster = Cluster::start();
     cluster.execute("CREATE ROLE app LOGIN; CREATE ROLE definer");
     let place = place(&cluster);
-    for release in releases(&cluster) {
+    for release in releases_before_pools(&cluster) {
         let (database, mut client) = install(&cluster, &release);
         let mut app = cluster.client_as(&database, "app");
         write_history(&mut client, &place);
@@ -162,7 +162,7 @@ fn leases_keep_their_terms_when_slots_begin_at_0_over_the_update_from_any_releas
              FROM idgen.lease JOIN idgen.lease_definition USING (name) ORDER BY name, 1"
         )
     };
-    for release in releases(&cluster) {
+    for release in releases_before_pools(&cluster) {
         let (database, mut client) = install(&cluster, &release);
         execute(&mut client, LEASES);
         let before: Vec<String> = column(&mut client, &terms("first_slot"));
