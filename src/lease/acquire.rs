@@ -66,17 +66,17 @@ pub fn acquire(requests: &[AcquireRequest], limit: Limit) -> Option<Vec<HeldTerm
         if !queue.enter(limit) {
             return None;
         }
-        match wait_at_head(requests, at, limit, &queue) {
-            Outcome::Granted(granted) => break Some(granted),
-            Outcome::Elsewhere(other) => at = other,
-            Outcome::NotGranted(_) | Outcome::TimedOut => break None,
+        let outcome = wait_at_head(requests, at, limit, &queue);
+        if let Outcome::Granted(granted) = outcome {
+            break Some(granted);
         }
         queue.leave();
+        match outcome {
+            Outcome::Elsewhere(other) => at = other,
+            _ => break None,
+        }
     };
     COUNTERS.add(began.elapsed().as_micros() as u64, |counters| &counters.wait_us);
-    if granted.is_none() {
-        Queue::of(requests[at].name, requests[at].shared).leave();
-    }
     granted.or_else(|| limit.time_out())
 }
 
@@ -140,6 +140,8 @@ fn attempt_all(requests: &[AcquireRequest], at: usize, limit: Limit, queue: &Que
         return probed.map(|_| Vec::new());
     }
     let mut outcome = Outcome::NotGranted(Obstacle::Changed);
+    // The call stays at the head of this queue until its transaction ends: the lock of the queue has another owner than what
+    // the subtransaction acquires, so that an attempt in it cannot leave.
     let work = || {
         let mut granted = Vec::new();
         for (index, request) in requests.iter().enumerate() {
@@ -165,18 +167,18 @@ fn attempt_all(requests: &[AcquireRequest], at: usize, limit: Limit, queue: &Que
 /// Attempts a grant of a lease that is one row, without the lock of its definition, and without a look at shared grants. `None`
 /// where that is not enough.
 ///
-/// Whoever changes the definition shares the row's key, after it has excluded other grants and before it reads: so either this
+/// A change of the definition shares the row's key, after it has excluded other grants and before it reads: so either this
 /// grant is committed by then, or it finds under its own lock that the definition has changed, because PostgreSQL tells of a
 /// change before it releases the locks of the transaction. And a shared term begins only when its transaction has deleted the
 /// row, which the lock excludes. The core's tests have a model of this.
-fn attempt_alone(request: &AcquireRequest, queue: &Queue) -> Option<Outcome<HeldTerm>> {
+fn attempt_only_row(request: &AcquireRequest, queue: &Queue) -> Option<Outcome<HeldTerm>> {
     let known = definitions::known(request.name).filter(|known| known.definition.is_some_and(|now| now.slots == 1))?;
     if request.shared || queue.is_bypassed() {
         return None;
     }
     ROWS.try_write(|rows| {
         rows.latest(|latest| {
-            let attempt = Attempt { is_alone: true, ..Attempt::of_only_row(request, latest, known)? };
+            let attempt = Attempt { is_unlocked: true, ..Attempt::of_only_row(request, latest, known)? };
             let takes = matches!(attempt.lease.decide(false), Decision::Take { .. });
             let granted = takes.then(|| attempt.after_ends(0, || attempt.take(0))).flatten()?;
             queue.leave();
@@ -187,7 +189,7 @@ fn attempt_alone(request: &AcquireRequest, queue: &Queue) -> Option<Outcome<Held
 
 /// Attempts a grant at the head of the queue. Waits for a transaction that changes the definition.
 fn attempt(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Outcome<HeldTerm> {
-    if let Some(granted) = attempt_alone(request, queue) {
+    if let Some(granted) = attempt_only_row(request, queue) {
         return granted;
     }
     // Not until the transaction ends: a change of the definition finds the row of a grant, and waits for its transaction.
@@ -195,8 +197,8 @@ fn attempt(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Outcome<Hel
     if !queue.is_bypassed() && !acquire_for_transaction(&definition_lock, limit) {
         return Outcome::TimedOut;
     }
-    let is_alone = request.shared || queue.is_bypassed() || queue.wait_for_shared_grants(limit);
-    let definition = if is_alone { definitions::of_within(limit, request.name) } else { None };
+    let are_shared_over = request.shared || queue.is_bypassed() || queue.wait_for_shared_grants(limit);
+    let definition = if are_shared_over { definitions::of_within(limit, request.name) } else { None };
     let mut outcome = Outcome::TimedOut;
     if let Some(definition) = definition {
         ROWS.write_within(limit, |rows| {
@@ -216,8 +218,8 @@ struct Attempt<'a> {
     request: &'a AcquireRequest<'a>,
     rows: &'a LatestRows<'a, COLUMNS>,
     known: KnownDefinition,
-    /// The definition is not locked.
-    is_alone: bool,
+    /// The definition is not locked: it must still be this one when the row is.
+    is_unlocked: bool,
     lease: Lease,
     /// Of the terms of the lease, in their order.
     versions: Vec<Version>,
@@ -245,11 +247,11 @@ impl<'a> Attempt<'a> {
         let attempt = Self::of(request, rows, known, |read| {
             last(&read).map_or_else(|| rows.all(&[Key::Text(request.name)], read), |row| vec![row])
         });
-        let is_alone = matches!(&attempt.lease.terms[..], [term] if term.slot == 0);
-        if is_alone && !is_seen {
+        let is_only_row = matches!(&attempt.lease.terms[..], [term] if term.slot == 0);
+        if is_only_row && !is_seen {
             *SEEN.lock() = Some((request.name.to_owned(), known.changes));
         }
-        is_alone.then_some(attempt)
+        is_only_row.then_some(attempt)
     }
 
     /// The lock delay of an ended session begins when it is first seen here.
@@ -265,7 +267,7 @@ impl<'a> Attempt<'a> {
         let (terms, versions): (Vec<Term>, Vec<Version>) = read_all(&read).into_iter().unzip();
         let now = rows::now_for(&terms);
         let ttl_us = request.ttl_us.unwrap_or(definition.ttl_us);
-        Self { request, rows, known, is_alone: false, lease: Lease { definition, terms, now }, versions, ttl_us }
+        Self { request, rows, known, is_unlocked: false, lease: Lease { definition, terms, now }, versions, ttl_us }
     }
 
     fn run(&self, queue: &Queue) -> Outcome<HeldTerm> {
@@ -319,7 +321,7 @@ impl<'a> Attempt<'a> {
     fn lock(&self, slot: i32) -> Option<(&Term, LockedRow<'a>)> {
         let index = self.lease.terms.iter().position(|term| term.slot == slot)?;
         let locked = self.rows.try_lock(self.versions[index])?;
-        if self.is_alone && !definitions::is_current(&self.known) {
+        if self.is_unlocked && !definitions::is_current(&self.known) {
             return None;
         }
         stats::notify_expired(self.request.name, &locked.row());
@@ -376,8 +378,7 @@ impl<'a> Attempt<'a> {
         });
     }
 
-    /// What these rows, of which one was locked, or not free any more, are to the head of the queue. One that is not locked now
-    /// had its term renewed, or was released.
+    /// Which of these rows are locked now. One that is not has had its term renewed, or was released.
     fn obstacle(&self, mut slots: Vec<i32>, has_other_terms: bool) -> Outcome<HeldTerm> {
         let is_locked = |slot: i32| {
             let key = slot_key(self.request.name, slot);

@@ -1,5 +1,5 @@
 //! The definitions of leases: the rows of `idgen.lease_definition`, and what this process remembers of them, which
-//! PostgreSQL's cache invalidations tell it to forget. Also what messages and notifications say of holders.
+//! PostgreSQL's cache invalidations tell it to forget.
 
 use super::rows::{LEASE, LEASE_DEFINITION};
 use crate::pg::advisory_lock::{Limit, within};
@@ -71,7 +71,6 @@ fn look_up(name: &str) -> KnownDefinition {
     known
 }
 
-// Always: also for rows that a restore or a subscription writes.
 /// Runs after each row is written. A subscription writes rows without running triggers of statements.
 #[pg_extern(sql = false)]
 fn lease_definition_changed(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {

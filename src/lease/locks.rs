@@ -62,9 +62,9 @@ fn hash(name: &str) -> NameHash {
     }
 }
 
-/// By which calls for several leases go through them.
+/// The order in which calls for several leases work on them.
 pub fn order(name: &str) -> (i64, u64) {
-    let hash = NameHash::of(name);
+    let hash = hash(name);
     (hash.key, hash.check)
 }
 

@@ -6,7 +6,7 @@
 
 use super::{definitions, errors, locks, stats};
 use crate::pg::datum;
-use crate::pg::row::{Key, Locked, NewValues, Row, RowTable, Rows, Wait};
+use crate::pg::row::{Key, Locked, NewValue, Row, RowTable, Rows, Wait};
 use crate::pg::spi::ExtensionTable;
 use crate::pg::{recovery, system_clock};
 use crate::place;
@@ -129,12 +129,12 @@ pub fn is_current(row: &LeaseRow, token: i64) -> bool {
 /// Ends an expired term, or the row of a slot that was free. The lock delay is over: the slot is free from now on.
 pub fn end(locked: LockedRow) {
     if locked.row().value::<i32>(DEPTH) > 0 {
-        locked.update(freed(false));
+        locked.update(&freed(false));
     }
 }
 
 /// The values of a slot whose term ends now.
-pub fn freed(is_revoked: bool) -> NewValues<6> {
+pub fn freed(is_revoked: bool) -> [NewValue; 6] {
     [
         (DEPTH, 0.into_datum()),
         (ENDS_US, system_clock::boot_us().into_datum()),

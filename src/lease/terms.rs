@@ -99,7 +99,7 @@ pub fn take(locked: LockedRow, holder: NewHolder, ttl_us: i64) -> HeldTerm {
     let slot = locked.row().value(SLOT);
     let term = NewTerm::new(holder, ttl_us);
     let (server, key) = term.session.unzip();
-    locked.update([
+    locked.update(&[
         (TOKEN, term.token.into_datum()),
         (DEPTH, 1.into_datum()),
         (OWNER, holder.owner.map(Text::from).and_then(Text::into_datum)),
@@ -276,21 +276,10 @@ pub fn release(name: &str, token: i64, is_defined: bool) -> Option<Released> {
     let update = |rows: &LeaseRows, key: &[Key], is_wanted: &dyn Fn(&LeaseRow) -> bool| {
         rows.update(key, |row| {
             let released = is_wanted(row).then(|| released(row))?;
-            let is_over = released.depth == 0;
-            let (kept, now_us) = (
-                |column| if is_over { None } else { row.optional::<i64>(column).into_datum() },
-                system_clock::boot_us(),
-            );
-            let ends_us = if is_over { now_us } else { row.value(ENDS_US) };
-            let clock =
-                if is_over { clock_datum() } else { row.text(CLOCK).map(Text::from).and_then(Text::into_datum) };
-            let values = [
-                (DEPTH, released.depth.into_datum()),
-                (ENDS_US, ends_us.into_datum()),
-                (CLOCK, clock),
-                (SESSION, kept(SESSION)),
-                (SESSION_KEY, kept(SESSION_KEY)),
-            ];
+            let values = match released.depth {
+                0 => rows::freed(false).to_vec(),
+                depth => vec![(DEPTH, depth.into_datum())],
+            };
             Some((values, released))
         })
     };
@@ -332,7 +321,12 @@ fn find_slot(rows: &LeaseRows, name: &str, token: i64) -> Option<i32> {
 
 /// As [`find_slot`], for a caller that has not opened the table.
 pub fn slot_of(name: &str, token: i64) -> Option<i32> {
-    noted_slot(token).or_else(|| ROWS.read(|rows| find_slot(rows, name, token)))
+    let likely = noted_slot(token).unwrap_or(0);
+    let is_it = |row: &LeaseRow| (row.value::<i64>(TOKEN) == token).then_some(likely);
+    ROWS.read(|rows| {
+        let found = rows.latest(|latest| latest.find(&slot_key(name, likely), is_it));
+        found.or_else(|| find_slot(rows, name, token))
+    })
 }
 
 /// True if the transaction's own snapshot shows the token in this slot.

@@ -62,7 +62,8 @@ impl ExtensionTable {
         (table != pg_sys::InvalidOid && self.is_of_extension(table)).then_some(table)
     }
 
-    /// True if the table that was found to be the extension's has not been dropped.
+    /// True if the OID of the table that was found to be the extension's still has this name. An OID is used again after four
+    /// billion others; a superuser can take the table out of the extension, or rename it.
     fn still_is(&self, table: pg_sys::Oid) -> bool {
         // SAFETY: looks into the system's caches. A row of pg_class has this form, and is released after its use.
         unsafe {
@@ -165,12 +166,12 @@ unsafe extern "C-unwind" {
     pub safe fn user() -> pg_sys::Oid;
 }
 
-/// The name of a role; empty if it was dropped.
+/// The name of a role; its OID if it was dropped.
 pub fn role_name(role: pg_sys::Oid) -> String {
     // SAFETY: null or a C string, copied at once.
     unsafe {
         let name = pg_sys::GetUserNameFromId(role, true);
-        if name.is_null() { String::new() } else { datum::name(CStr::from_ptr(name)) }
+        if name.is_null() { role.to_u32().to_string() } else { datum::name(CStr::from_ptr(name)) }
     }
 }
 

@@ -167,7 +167,8 @@ fn names<T>(known: &[(&str, T)]) -> String {
 
 fn node_hint(field: &str) -> String {
     match settings::has_worker_pool() && field == "worker" {
-        true => "Use a layout with more worker bits, or a pool with fewer slots.".to_owned(),
+        true => "Use a layout with more worker bits, or lower first or count of the pool with worker_pool_alter()."
+            .to_owned(),
         false => format!(
             "Set idgen.{field}_id to a valid value and restart the server, or use a layout with more {field} bits."
         ),

@@ -19,7 +19,7 @@ mod write;
 
 use scan::NO_VERSION;
 pub use scan::{Key, LatestRows, Row, Version};
-pub use write::{Locked, NewValues, Wait};
+pub use write::{Locked, NewValue, Wait};
 
 /// A table whose rows are reached by their primary key.
 pub struct RowTable<const N: usize> {

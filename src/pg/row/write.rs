@@ -27,8 +27,8 @@ struct Copied<'a, const N: usize> {
     values: Values,
 }
 
-/// New values of columns; `None` is NULL.
-pub type NewValues<const C: usize> = [(usize, Option<pg_sys::Datum>); C];
+/// The new value of a column; `None` is NULL.
+pub type NewValue = (usize, Option<pg_sys::Datum>);
 
 #[derive(PartialEq)]
 enum NotLocked {
@@ -42,7 +42,7 @@ use NotLocked::*;
 
 impl<const N: usize> Rows<N> {
     /// Locks the newest version of the first row of a key that is wanted, against everyone. `None` if there is none, or if a
-    /// transaction that is not waited for has locked it. A version that is not wanted is never locked: its holder could not
+    /// transaction that is not waited for has locked it. A version that is not wanted is never locked, so that others can
     /// write it.
     pub fn lock(&self, key: &[Key], wait: Wait, is_wanted: impl Fn(&Row<N>) -> bool) -> Option<Locked<'_, N>> {
         self.newest(
@@ -63,14 +63,14 @@ impl<const N: usize> Rows<N> {
 
     /// Updates the newest version of the first row of a key for which there is a change, beside those who share the key. A crash
     /// may undo it. Waits for others who have locked it, and then asks for the change again.
-    pub fn update<const C: usize, R>(
+    pub fn update<R, V: AsRef<[NewValue]>>(
         &self,
         key: &[Key],
-        change: impl Fn(&Row<N>) -> Option<(NewValues<C>, R)>,
+        change: impl Fn(&Row<N>) -> Option<(V, R)>,
     ) -> Option<R> {
         let found = |row: &Row<N>| {
             let (values, changed) = change(row)?;
-            Some((row.version(), self.modified(row.tuple, values), changed))
+            Some((row.version(), self.modified(row.tuple, values.as_ref()), changed))
         };
         self.newest(key, found, |(version, tuple, changed)| {
             // SAFETY: the relation is open, and a snapshot shows the version.
@@ -82,7 +82,7 @@ impl<const N: usize> Rows<N> {
             // By the clock of now.
             let (values, changed) = change(&locked.row()).ok_or(WasReplaced)?;
             // SAFETY: as above. Only those who share the key can be waited for, and they are not.
-            unsafe { self.write(version, self.modified(locked.tuple, values), true) }.map(|()| changed)
+            unsafe { self.write(version, self.modified(locked.tuple, values.as_ref()), true) }.map(|()| changed)
         })
     }
 
@@ -142,15 +142,16 @@ impl<const N: usize> Rows<N> {
         }
     }
 
-    fn modified<const C: usize>(&self, tuple: pg_sys::HeapTuple, values: NewValues<C>) -> pg_sys::HeapTuple {
-        let mut columns = values.map(|(column, _)| i32::from(self.numbers[column]));
-        let mut is_null = values.map(|(_, value)| value.is_none());
-        let mut values = values.map(|(_, value)| value.unwrap_or(pg_sys::Datum::null()));
+    fn modified(&self, tuple: pg_sys::HeapTuple, values: &[NewValue]) -> pg_sys::HeapTuple {
+        let mut columns: Vec<i32> = values.iter().map(|(column, _)| self.numbers[*column].into()).collect();
+        let mut is_null: Vec<bool> = values.iter().map(|(_, value)| value.is_none()).collect();
+        let mut values: Vec<_> = values.iter().map(|(_, value)| value.unwrap_or(pg_sys::Datum::null())).collect();
+        let count = columns.len() as i32;
         let (columns, values, is_null) = (columns.as_mut_ptr(), values.as_mut_ptr(), is_null.as_mut_ptr());
         // SAFETY: the relation is open, the tuple is one of its, and the values have the types of its columns.
         unsafe {
             let types = (*self.relation).rd_att;
-            pg_sys::heap_modify_tuple_by_cols(tuple, types, C as i32, columns, values, is_null)
+            pg_sys::heap_modify_tuple_by_cols(tuple, types, count, columns, values, is_null)
         }
     }
 
@@ -247,8 +248,8 @@ impl<const N: usize> Locked<'_, N> {
         self.0.row()
     }
 
-    /// Who waits to share the key finds another row. A crash after the commit does not undo it.
-    pub fn update<const C: usize>(self, values: NewValues<C>) {
+    /// A transaction that waits to share the key finds another version. A crash after the commit does not undo it.
+    pub fn update(self, values: &[NewValue]) {
         xact::require_durability(Durability::Crash);
         let tuple = self.0.rows.modified(self.0.tuple, values);
         // SAFETY: the relation is open, and the lock keeps the version.

@@ -155,7 +155,10 @@ fn worker_id_too_large_for_a_layout_is_an_error_only_there() {
     coordinator.execute("SELECT worker_acquire('servers', ttl => '1 min') FROM generate_series(1, 8)");
     let (_cluster, [mut client]) = pooled(&coordinator.conninfo()).start_with_clients();
     let error = expect_error(&mut client, "SELECT snowflake_next('js53')", "22003");
-    assert_eq!(hint(&error), "Use a layout with more worker bits, or a pool with fewer slots.");
+    assert_eq!(
+        hint(&error),
+        "Use a layout with more worker bits, or lower first or count of the pool with worker_pool_alter()."
+    );
     assert_eq!(value::<i32>(&mut client, WORKER), 8);
 }
 
@@ -195,7 +198,10 @@ fn worker_ids_of_a_pool_number_pairs_of_datacenter_and_worker() {
     let error = expect_error(&mut client, DRAW, "22003");
     assert!(error.message().starts_with("worker id \"1024\" of this server does not fit layout "), "{error:?}");
     assert_eq!(error.detail(), Some("Valid values are 0 to 1023."));
-    assert_eq!(hint(&error), "Use a layout with more worker bits, or a pool with fewer slots.");
+    assert_eq!(
+        hint(&error),
+        "Use a layout with more worker bits, or lower first or count of the pool with worker_pool_alter()."
+    );
     assert!(!check(&mut client, "worker").0);
 }
 
