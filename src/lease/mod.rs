@@ -9,6 +9,7 @@ use crate::pg::shared_objects;
 use crate::shmem;
 
 mod acquire;
+mod checks;
 mod define;
 mod definitions;
 mod errors;
@@ -22,7 +23,7 @@ mod sweep;
 mod terms;
 mod unseen;
 
-pub use stats::checks;
+pub use checks::checks;
 
 /// While the postmaster preloads libraries.
 pub fn init() {

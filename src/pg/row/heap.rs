@@ -40,7 +40,7 @@ pub unsafe fn heap_update(
                 &mut mode,
                 &mut indexes,
             );
-            (outcome, indexes as u32)
+            (outcome, indexes)
         }
     }
 }
@@ -78,7 +78,7 @@ pub unsafe fn insert_index_tuples(
     #[cfg_attr(feature = "pg15", expect(unused_variables, reason = "there are no others"))] which: u32,
 ) {
     #[cfg(not(feature = "pg15"))]
-    let only_summarizing = which == pg_sys::TU_UpdateIndexes::TU_Summarizing as u32;
+    let only_summarizing = which == pg_sys::TU_UpdateIndexes::TU_Summarizing;
     // SAFETY: by the above. It is an update, and a conflict is an error.
     unsafe {
         #[cfg(feature = "pg19")]

@@ -274,3 +274,26 @@ fn segments_that_take_each_others_places_fail_a_check() {
     execute(&mut client, "SELECT idgen.reset_stats()");
     assert_ok(&mut client, "segment places");
 }
+
+/// Dead versions of a row cannot be removed while a snapshot shows them, and each change reads through them.
+#[test]
+fn forgotten_snapshot_beside_changes_of_leases_fails_a_check() {
+    let cluster =
+        builder().conf("autovacuum", "off").conf("max_prepared_transactions", "1").fake_clock().start_with_extension();
+    let [mut forgotten, mut client] = [cluster.client(), cluster.client()];
+    execute(&mut forgotten, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1");
+    execute(&mut client, "SELECT lease_define('a')");
+    execute(
+        &mut client,
+        "DO $$ BEGIN FOR i IN 1..5100 LOOP
+             PERFORM lease_release('a', token) FROM lease_acquire('a'); COMMIT;
+         END LOOP; END $$",
+    );
+    execute(&mut client, "SELECT pg_stat_force_next_flush()");
+    assert_ok(&mut client, "old snapshots");
+    cluster.clock().set_offset_ms(600_000);
+    let pid = backend_pid(&mut forgotten).to_string();
+    assert_fails(&mut client, "old snapshots", "warning", &["the snapshot of process", &pid, "pg_terminate_backend"]);
+    execute(&mut forgotten, "COMMIT");
+    assert_ok(&mut client, "old snapshots");
+}
