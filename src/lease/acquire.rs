@@ -77,7 +77,16 @@ pub fn acquire(requests: &[AcquireRequest], limit: Limit) -> Option<Vec<HeldTerm
         }
     };
     COUNTERS.add(began.elapsed().as_micros() as u64, |counters| &counters.wait_us);
-    granted.or_else(|| limit.time_out())
+    let Some(granted) = granted else {
+        return limit.time_out();
+    };
+    // Only here, where nothing is rolled back any more. And a lock is released by the owner of where it was acquired.
+    let finish = |Grant { term, is_take_over, leaves }| {
+        COUNTERS.add(1, |counters| if is_take_over { &counters.take_overs } else { &counters.grants });
+        leaves.iter().for_each(Queue::leave);
+        term
+    };
+    Some(granted.into_iter().map(finish).collect())
 }
 
 /// A lease with several slots has no shared terms.
@@ -88,7 +97,7 @@ fn refuse_to_share_slots(name: &str, definition: &LeaseDefinition) {
 }
 
 /// Attempts the grants whenever a slot of the lease may have become free at the head of whose queue the call is.
-fn wait_at_head(requests: &[AcquireRequest], at: usize, limit: Limit, queue: &Queue) -> Outcome<Vec<HeldTerm>> {
+fn wait_at_head(requests: &[AcquireRequest], at: usize, limit: Limit, queue: &Queue) -> Outcome<Vec<Grant>> {
     let request = &requests[at];
     let (mut waiting, mut precedence) = (Waiting::default(), Precedence::default());
     let outcome = loop {
@@ -129,7 +138,7 @@ fn wait_at_head(requests: &[AcquireRequest], at: usize, limit: Limit, queue: &Qu
 }
 
 /// Attempts all grants, at the head of the queue of the request `at`.
-fn attempt_all(requests: &[AcquireRequest], at: usize, limit: Limit, queue: &Queue) -> Outcome<Vec<HeldTerm>> {
+fn attempt_all(requests: &[AcquireRequest], at: usize, limit: Limit, queue: &Queue) -> Outcome<Vec<Grant>> {
     if let [request] = requests {
         return attempt(request, limit, queue).map(|granted| vec![granted]);
     }
@@ -140,8 +149,6 @@ fn attempt_all(requests: &[AcquireRequest], at: usize, limit: Limit, queue: &Que
         return probed.map(|_| Vec::new());
     }
     let mut outcome = Outcome::NotGranted(Obstacle::Changed);
-    // The call stays at the head of this queue until its transaction ends: the lock of the queue has another owner than what
-    // the subtransaction acquires, so that an attempt in it cannot leave.
     let work = || {
         let mut granted = Vec::new();
         for (index, request) in requests.iter().enumerate() {
@@ -164,48 +171,34 @@ fn attempt_all(requests: &[AcquireRequest], at: usize, limit: Limit, queue: &Que
     }
 }
 
-/// Attempts a grant of a lease that is one row, without the lock of its definition, and without a look at shared grants. `None`
-/// where that is not enough.
-///
-/// A change of the definition shares the row's key, after it has excluded other grants and before it reads: so either this
-/// grant is committed by then, or it finds under its own lock that the definition has changed, because PostgreSQL tells of a
-/// change before it releases the locks of the transaction. And a shared term begins only when its transaction has deleted the
-/// row, which the lock excludes. The core's tests have a model of this.
-fn attempt_only_row(request: &AcquireRequest, queue: &Queue) -> Option<Outcome<HeldTerm>> {
-    let known = definitions::known(request.name).filter(|known| known.definition.is_some_and(|now| now.slots == 1))?;
-    if request.shared || queue.is_bypassed() {
-        return None;
-    }
-    ROWS.try_write(|rows| {
-        rows.latest(|latest| {
-            let attempt = Attempt { is_unlocked: true, ..Attempt::of_only_row(request, latest, known)? };
-            let takes = matches!(attempt.lease.decide(false), Decision::Take { .. });
-            let granted = takes.then(|| attempt.after_ends(0, || attempt.take(0))).flatten()?;
-            queue.leave();
-            Some(attempt.begun(granted))
-        })
-    })
-}
-
 /// Attempts a grant at the head of the queue. Waits for a transaction that changes the definition.
-fn attempt(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Outcome<HeldTerm> {
-    if let Some(granted) = attempt_only_row(request, queue) {
-        return granted;
-    }
+fn attempt(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Outcome<Grant> {
     // Not until the transaction ends: a change of the definition finds the row of a grant, and waits for its transaction.
     let definition_lock = locks::definition_lock(request.name, Mode::Shared);
     if !queue.is_bypassed() && !acquire_for_transaction(&definition_lock, limit) {
         return Outcome::TimedOut;
     }
-    let are_shared_over = request.shared || queue.is_bypassed() || queue.wait_for_shared_grants(limit);
-    let definition = if are_shared_over { definitions::of_within(limit, request.name) } else { None };
     let mut outcome = Outcome::TimedOut;
-    if let Some(definition) = definition {
-        ROWS.write_within(limit, |rows| {
-            outcome = rows.latest(|latest| Attempt::new(request, latest, definition).run(queue));
-            // A session that sleeps has no lock on the table: an ALTER TABLE would wait for it, and renewals for that.
-            matches!(outcome, Outcome::Granted(_)).then_some(())
-        });
+    if let Some(known) = definitions::of_within(limit, request.name) {
+        // Shared terms that are not committed do not matter for a slot that has a row: such a term begins only when its
+        // transaction has deleted the row, which is locked then. A lease that is defined has one from its first grant on.
+        for are_shared_over in [false, true] {
+            if are_shared_over && !(request.shared || queue.is_bypassed() || queue.wait_for_shared_grants(limit)) {
+                break;
+            }
+            let mut decided = None;
+            if are_shared_over || request.shared || known.definition.is_some() {
+                ROWS.write_within(limit, |rows| {
+                    decided = rows.latest(|latest| Attempt::new(request, *queue, latest, known).run(are_shared_over));
+                    // A session that sleeps has no lock on the table: an ALTER TABLE would wait for it, and renewals for that.
+                    matches!(decided, Some(Outcome::Granted(_))).then_some(())
+                });
+            }
+            if let Some(decided) = decided {
+                outcome = decided;
+                break;
+            }
+        }
     }
     if !queue.is_bypassed() {
         definition_lock.release(Scope::Transaction);
@@ -213,13 +206,21 @@ fn attempt(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Outcome<Hel
     outcome
 }
 
+/// A term that begins when the transaction commits.
+struct Grant {
+    term: HeldTerm,
+    /// The last holder had not released the slot.
+    is_take_over: bool,
+    /// Its queue, if the next acquirer need not wait for the commit.
+    leaves: Option<Queue>,
+}
+
 /// An attempt, and the lease as it was when the attempt began.
 struct Attempt<'a> {
     request: &'a AcquireRequest<'a>,
+    queue: Queue,
     rows: &'a LatestRows<'a, COLUMNS>,
     known: KnownDefinition,
-    /// The definition is not locked: it must still be this one when the row is.
-    is_unlocked: bool,
     lease: Lease,
     /// Of the terms of the lease, in their order.
     versions: Vec<Version>,
@@ -227,87 +228,66 @@ struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    /// A shared term does not depend on others.
-    fn new(request: &'a AcquireRequest, rows: &'a LatestRows<COLUMNS>, known: KnownDefinition) -> Self {
-        let key = [Key::Text(request.name), Key::IntBelow(FIRST_SHARED)];
-        let key = if request.shared { &key[..] } else { &key[..1] };
-        Self::of(request, rows, known, |read| rows.all(key, read))
-    }
-
-    /// `None` if there are other rows than that of slot 0, or none. While a lease has one slot, others begin only after that row
-    /// was deleted. So where this process has seen it alone, by the same definition, and written it since, and it is still as
-    /// it was written, it is alone.
-    fn of_only_row(request: &'a AcquireRequest, rows: &'a LatestRows<COLUMNS>, known: KnownDefinition) -> Option<Self> {
-        static SEEN: Mutex<Option<(String, u64)>> = Mutex::new(None);
-        let is_seen =
-            matches!(&*SEEN.lock(), Some((name, changes)) if name == request.name && *changes == known.changes);
-        let last = |read: &dyn Fn(&LeaseRow) -> (Term, Version)| {
-            is_seen.then(|| rows.find_last(&slot_key(request.name, 0), |row| Some(read(row)))).flatten()
-        };
-        let attempt = Self::of(request, rows, known, |read| {
-            last(&read).map_or_else(|| rows.all(&[Key::Text(request.name)], read), |row| vec![row])
-        });
-        let is_only_row = matches!(&attempt.lease.terms[..], [term] if term.slot == 0);
-        if is_only_row && !is_seen {
-            *SEEN.lock() = Some((request.name.to_owned(), known.changes));
-        }
-        is_only_row.then_some(attempt)
-    }
-
-    /// The lock delay of an ended session begins when it is first seen here.
-    fn of(
-        request: &'a AcquireRequest,
-        rows: &'a LatestRows<COLUMNS>,
-        known: KnownDefinition,
-        read_all: impl FnOnce(&dyn Fn(&LeaseRow) -> (Term, Version)) -> Vec<(Term, Version)>,
-    ) -> Self {
+    /// The lock delay of an ended session begins when it is first seen here. A shared term does not depend on others.
+    ///
+    /// While a lease is defined with one slot, it gets other rows only after that of the slot was deleted. So where this process
+    /// has seen no other row, under the same definition, and the row is as it has written it since, it reads no others.
+    fn new(request: &'a AcquireRequest, queue: Queue, rows: &'a LatestRows<COLUMNS>, known: KnownDefinition) -> Self {
+        static SEEN_ALONE: Mutex<Option<(String, u64)>> = Mutex::new(None);
         COUNTERS.add(1, |counters| &counters.probes);
         let definition = known.definition.unwrap_or_else(rows::undefined);
         let read = |row: &LeaseRow| (rows::term(row, Some(definition.lock_delay_us)), row.version());
-        let (terms, versions): (Vec<Term>, Vec<Version>) = read_all(&read).into_iter().unzip();
+        let can_be_alone = !request.shared && known.definition.is_some_and(|defined| defined.slots == 1);
+        let is_seen = |(name, changes): &(String, u64)| name == request.name && *changes == known.changes;
+        let alone = (can_be_alone && SEEN_ALONE.lock().as_ref().is_some_and(is_seen))
+            .then(|| rows.find_last(&slot_key(request.name, 0), |row| Some(read(row))))
+            .flatten();
+        let key = [Key::Text(request.name), Key::IntBelow(FIRST_SHARED)];
+        let key = if request.shared { &key[..] } else { &key[..1] };
+        let found = alone.map_or_else(|| rows.all(key, read), |row| vec![row]);
+        if can_be_alone && alone.is_none() && matches!(&found[..], [(term, _)] if term.slot == 0) {
+            *SEEN_ALONE.lock() = Some((request.name.to_owned(), known.changes));
+        }
+        let (terms, versions): (Vec<Term>, Vec<Version>) = found.into_iter().unzip();
         let now = rows::now_for(&terms);
         let ttl_us = request.ttl_us.unwrap_or(definition.ttl_us);
-        Self { request, rows, known, is_unlocked: false, lease: Lease { definition, terms, now }, versions, ttl_us }
+        Self { request, queue, rows, known, lease: Lease { definition, terms, now }, versions, ttl_us }
     }
 
-    fn run(&self, queue: &Queue) -> Outcome<HeldTerm> {
+    /// `None` if it depends on shared terms that are not committed, and they may not be over.
+    fn run(&self, are_shared_over: bool) -> Option<Outcome<Grant>> {
         if self.request.shared {
             refuse_to_share_slots(self.request.name, &self.lease.definition);
         }
-        match self.lease.decide(self.request.shared) {
-            Decision::Wait { until_us } => Outcome::NotGranted(Obstacle::NoSlot { until_us }),
+        let (granted, rows, has_others) = match self.lease.decide(self.request.shared) {
+            // Also a wait: in the lock manager, two transactions that share a lease and both want to write are a deadlock.
+            Decision::Make { .. } | Decision::Wait { .. } if !are_shared_over && !self.request.shared => return None,
+            Decision::Wait { until_us } => return Some(Outcome::NotGranted(Obstacle::NoSlot { until_us })),
             Decision::Take { slots, all } => {
-                let Some(granted) = slots.iter().find_map(|slot| self.after_ends(*slot, || self.take(*slot))) else {
-                    return self.obstacle([self.lease.ends_before(slots[0]), vec![slots[0]]].concat(), !all);
-                };
-                if self.lease.admits_next() {
-                    queue.leave();
-                }
-                self.begun(granted)
+                let granted = slots.iter().find_map(|slot| self.after_ends(*slot, || self.take(*slot)));
+                (granted, [self.lease.ends_before(slots[0]), vec![slots[0]]].concat(), !all)
             }
-            // Stays at the head of the queue until the transaction ends: until then, other sessions do not see the row and
-            // would insert it.
-            Decision::Make { slot } => match self.after_ends(slot, || self.insert(slot)) {
-                Some(granted) => self.begun(granted),
-                None => self.obstacle(self.lease.ends_before(slot), self.lease.definition.slots > 1),
-            },
+            Decision::Make { slot } => {
+                let granted = self.after_ends(slot, || self.insert(slot));
+                (granted, self.lease.ends_before(slot), self.lease.definition.slots > 1)
+            }
             Decision::Share => {
                 let begin = || {
-                    queue.announce_shared_grant();
+                    self.queue.announce_shared_grant();
                     self.insert(random_shared_number())
                 };
-                let Some(granted) = self.after_ends(FIRST_SHARED, begin) else {
-                    return self.obstacle(self.lease.ends_before(FIRST_SHARED), false);
-                };
-                queue.leave();
-                self.begun(granted)
+                (self.after_ends(FIRST_SHARED, begin), self.lease.ends_before(FIRST_SHARED), false)
             }
-        }
+        };
+        Some(match granted {
+            Some(granted) => self.begun(granted),
+            None => self.obstacle(rows, has_others),
+        })
     }
 
     /// Begins a term in a slot after the terms have ended that must end before it. If one of them does not end, or no term
     /// begins, everything is undone.
-    fn after_ends(&self, slot: i32, begin: impl FnOnce() -> Option<HeldTerm>) -> Option<HeldTerm> {
+    fn after_ends(&self, slot: i32, begin: impl FnOnce() -> Option<Grant>) -> Option<Grant> {
         let ends = self.lease.ends_before(slot);
         self.refuse_older_snapshot(slot, &ends);
         if ends.is_empty() {
@@ -321,9 +301,6 @@ impl<'a> Attempt<'a> {
     fn lock(&self, slot: i32) -> Option<(&Term, LockedRow<'a>)> {
         let index = self.lease.terms.iter().position(|term| term.slot == slot)?;
         let locked = self.rows.try_lock(self.versions[index])?;
-        if self.is_unlocked && !definitions::is_current(&self.known) {
-            return None;
-        }
         stats::notify_expired(self.request.name, &locked.row());
         Some((&self.lease.terms[index], locked))
     }
@@ -340,24 +317,24 @@ impl<'a> Attempt<'a> {
         Some(())
     }
 
-    /// Begins a term in a slot that has a row.
-    fn take(&self, slot: i32) -> Option<HeldTerm> {
+    /// Begins a term in a slot that has a row, which the next acquirer finds locked.
+    fn take(&self, slot: i32) -> Option<Grant> {
         let (last, locked) = self.lock(slot)?;
         let is_take_over = last.depth > 0 || last.revoked;
-        COUNTERS.add(1, |counters| if is_take_over { &counters.take_overs } else { &counters.grants });
-        Some(terms::take(locked, self.request.holder, self.ttl_us))
+        let term = terms::take(locked, self.request.holder, self.ttl_us);
+        Some(Grant { term, is_take_over, leaves: self.lease.admits_next().then_some(self.queue) })
     }
 
-    /// Begins a term in a new row. `None` if another transaction has inserted it.
-    fn insert(&self, slot: i32) -> Option<HeldTerm> {
+    /// Begins a term in a new row. `None` if another transaction has inserted it. A slot's acquirer stays at the head of the queue
+    /// until its transaction ends: until then, other sessions do not see the row and would insert it.
+    fn insert(&self, slot: i32) -> Option<Grant> {
         let AcquireRequest { name, holder, shared, .. } = *self.request;
-        let granted = terms::insert(name, slot, holder, self.ttl_us)?;
-        COUNTERS.add(1, |counters| &counters.grants);
+        let term = terms::insert(name, slot, holder, self.ttl_us)?;
         // No release deletes the row if the holder vanishes.
         if shared || self.known.definition.is_none() {
             sweep::sweep_if_due();
         }
-        Some(granted)
+        Some(Grant { term, is_take_over: false, leaves: shared.then_some(self.queue) })
     }
 
     /// Raises 40001 if the transaction's one snapshot may be older than the last holder's writes. A holder that did not
@@ -379,7 +356,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Which of these rows are locked now. One that is not has had its term renewed, or was released.
-    fn obstacle(&self, mut slots: Vec<i32>, has_other_terms: bool) -> Outcome<HeldTerm> {
+    fn obstacle(&self, mut slots: Vec<i32>, has_other_terms: bool) -> Outcome<Grant> {
         let is_locked = |slot: i32| {
             let key = slot_key(self.request.name, slot);
             xact::rolled_back(|| ROWS.write(|rows| rows.lock(&key, Wait::Skip, |_| true).map(drop)).is_none())
@@ -392,14 +369,14 @@ impl<'a> Attempt<'a> {
     }
 
     /// Records what the end of the transaction has to do for a new term.
-    fn begun(&self, granted: HeldTerm) -> Outcome<HeldTerm> {
-        let name = self.request.name;
+    fn begun(&self, granted: Grant) -> Outcome<Grant> {
+        let (name, term) = (self.request.name, &granted.term);
         pending::require_durability();
-        pending::locked(granted.token);
+        pending::locked(term.token);
         pending::wake_at_end(name);
-        stats::notify_event(name, granted.slot, "granted", granted.owner.as_deref());
-        if let Some(key) = granted.session_key {
-            pending::bind(name, &granted, key, self.lease.definition.lock_delay_us);
+        stats::notify_event(name, term.slot, "granted", term.owner.as_deref());
+        if let Some(key) = term.session_key {
+            pending::bind(name, term, key, self.lease.definition.lock_delay_us);
         }
         Outcome::Granted(granted)
     }

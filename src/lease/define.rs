@@ -1,8 +1,7 @@
 //! lease_define, lease_alter, lease_drop and lease_revoke: what only the definer of a lease, or a superuser, may do.
 
 use super::locks::{Precedence, Queue, definition_lock, lock_slot};
-use super::rows::{self, ROWS, slot_key};
-use super::{definitions, errors, pending, stats, terms, unseen};
+use super::{definitions, errors, pending, rows, stats, terms, unseen};
 use crate::args;
 use crate::pg::advisory_lock::{Limit, Mode, Scope};
 use crate::pg::datum::Text;
@@ -164,8 +163,6 @@ fn lock_definition(name: &str) {
     definition_lock(name, Mode::Exclusive).acquire(Scope::Transaction);
     // For those that have begun before the lock was granted. It keeps others out, so that this wait ends.
     unseen::wait_for_grants(name);
-    // A grant of the only row needs no lock of the definition. The row is locked as fences do, so that renewals pass.
-    ROWS.write(|rows| rows.share(&slot_key(name, 0), |_| Some(())));
 }
 
 /// The definer of a lease may revoke and drop it. So only members of a role that holds an undefined lease may define it.

@@ -38,15 +38,9 @@ pub fn of_within(limit: Limit, name: &str) -> Option<KnownDefinition> {
     known(name).or_else(|| within(limit, || look_up(name)))
 }
 
-/// What this process remembers, if that is current.
-pub fn known(name: &str) -> Option<KnownDefinition> {
-    KNOWN.read(name, |known| is_current(known).then_some(*known)).flatten()
-}
-
-/// True if no change of a definition was committed since it was read.
-pub fn is_current(known: &KnownDefinition) -> bool {
+fn known(name: &str) -> Option<KnownDefinition> {
     invalidation::accept();
-    known.changes == CHANGES.count()
+    KNOWN.read(name, |known| (known.changes == CHANGES.count()).then_some(*known)).flatten()
 }
 
 static DEFINED: RowTable<6> =

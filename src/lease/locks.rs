@@ -43,6 +43,7 @@ const FENCE: LockKind = LockKind::new(b"lf");
 
 /// The queue of acquirers of a lease, an advisory lock. Only its holder, the head, reads the rows. So acquirers are
 /// served in order, and a grant costs the same however many wait.
+#[derive(Clone, Copy)]
 pub struct Queue {
     key: i64,
     lock: AdvisoryLock,

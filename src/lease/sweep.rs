@@ -7,7 +7,7 @@
 //! locked: it waits, or gets no row if it does not wait. A rollback keeps the rows for a later sweep. So a sweep deletes
 //! few rows, and reads few.
 
-use super::rows::{LEASE, LeaseRow, ROWS, clock, now_for, slot_key, term};
+use super::rows::{LEASE, LEASE_DEFINITION, LeaseRow, ROWS, clock, now_for, slot_key, term};
 use super::stats;
 use crate::pg::row::Wait;
 use crate::pg::spi::{Query, text, value};
@@ -45,7 +45,11 @@ pub fn sweep_if_due() {
     let (now_us, due_us) = (system_clock::boot_us(), sweep.due_us.load(Relaxed));
     // One process at a time.
     let next_us = now_us.saturating_add(PERIOD_US);
-    if now_us < due_us || sweep.due_us.compare_exchange(due_us, next_us, Relaxed, Relaxed).is_err() {
+    // The caller's time may be limited.
+    if now_us < due_us
+        || !LEASE_DEFINITION.lets_read()
+        || sweep.due_us.compare_exchange(due_us, next_us, Relaxed, Relaxed).is_err()
+    {
         return;
     }
     let pages = pages();

@@ -247,14 +247,14 @@ pub fn extend(name: &str, token: i64, ttl_us: Option<i64>, times: i32) -> Option
         ];
         (values, HeldTerm::of(row, ends_us, depth))
     };
-    xact::require_durability(Durability::Crash);
-    with_term(name, token, |rows, key, is_it| rows.update(key, |row| is_it(row).then(|| extended(row))))
+    let held = with_term(name, token, |rows, key, is_it| rows.update(key, |row| is_it(row).then(|| extended(row))));
+    // A failed call requires nothing.
+    held.inspect(|_| xact::require_durability(Durability::Crash))
 }
 
 /// Releases a term from its session: it lasts its time.
 pub fn unbind(name: &str, token: i64) {
     let unbound = |_: &LeaseRow| ([(SESSION, None), (SESSION_KEY, None)], ());
-    xact::require_durability(Durability::Crash);
     with_term(name, token, |rows, key, is_it| rows.update(key, |row| is_it(row).then(|| unbound(row))));
 }
 

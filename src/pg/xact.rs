@@ -226,16 +226,14 @@ pub fn log_position() -> u64 {
     unsafe { pg_sys::XactLastRecEnd }
 }
 
-/// Lets the commit return before the disk has it, for a callback right before it. A crash right after it can lose the whole
-/// transaction.
+/// Lets the commit return before the disk has it, for a callback right before it, unless something else in the transaction
+/// requires more. A crash right after it can lose the whole transaction.
 pub fn commit_asynchronously() {
     FOLLOWS_DURABILITY.call_once(|| register(durability_event));
-    let off = pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_OFF as i32;
-    // SAFETY: a variable of this process, which PostgreSQL reads at the commit, and which is restored after that. To set the
-    // setting would cost more than the commit.
-    let before = unsafe { (&raw mut pg_sys::synchronous_commit).replace(off) };
-    LEVEL_BEFORE.lock().get_or_insert(before);
+    MAY_BE_LOST.store(true, Relaxed);
 }
+
+static MAY_BE_LOST: AtomicBool = AtomicBool::new(false);
 
 /// The failures that a commit must survive.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -261,15 +259,19 @@ pub fn require_durability(durability: Durability) {
 fn durability_event(event: pg_sys::XactEvent::Type) {
     match event {
         pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT | pg_sys::XactEvent::XACT_EVENT_PRE_PREPARE => {
-            let required = *REQUIRED.lock();
-            raise_synchronous_commit(required);
+            let (required, may_be_lost) = (*REQUIRED.lock(), MAY_BE_LOST.swap(false, Relaxed));
+            match may_be_lost && required == Durability::Any {
+                true => commit_by(pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_OFF),
+                false => raise_synchronous_commit(required),
+            }
         }
         pg_sys::XactEvent::XACT_EVENT_COMMIT
         | pg_sys::XactEvent::XACT_EVENT_PREPARE
         | pg_sys::XactEvent::XACT_EVENT_ABORT => {
             *REQUIRED.lock() = Durability::Any;
+            MAY_BE_LOST.store(false, Relaxed);
             if let Some(before) = LEVEL_BEFORE.lock().take() {
-                // SAFETY: as in `commit_asynchronously`.
+                // SAFETY: as in `commit_by`.
                 unsafe { pg_sys::synchronous_commit = before };
             }
         }
@@ -291,7 +293,14 @@ fn raise_synchronous_commit(durability: Durability) {
     }
 }
 
-/// Also how a commit waits for standbys, which depends on the setting.
+/// Does not change the setting, which costs more than the commit. Only for a level without a wait for standbys: how they are
+/// waited for depends on the setting.
+fn commit_by(level: pg_sys::SyncCommitLevel::Type) {
+    // SAFETY: a variable of this process, which PostgreSQL reads at the commit, and which is restored after that.
+    let before = unsafe { (&raw mut pg_sys::synchronous_commit).replace(level as i32) };
+    LEVEL_BEFORE.lock().get_or_insert(before);
+}
+
 fn set_local_synchronous_commit(value: &CStr) {
     let (name, value) = (c"synchronous_commit".as_ptr(), value.as_ptr());
     let (context, source) = (pg_sys::GucContext::PGC_USERSET, pg_sys::GucSource::PGC_S_SESSION);

@@ -72,11 +72,6 @@ impl<const N: usize> RowTable<N> {
         })
     }
 
-    /// The same if the table can be locked at once. Otherwise `None`.
-    pub fn try_write<R>(&'static self, work: impl FnOnce(&Rows<N>) -> Option<R>) -> Option<R> {
-        xact::owning_locks(|| self.write_locked(self.table.try_lock(pg_sys::RowExclusiveLock)?, work))
-    }
-
     fn write_locked<R>(&'static self, table: pg_sys::Oid, work: impl FnOnce(&Rows<N>) -> Option<R>) -> Option<R> {
         let result = self.open(table, |rows| {
             rows.require_plain();

@@ -76,17 +76,17 @@ impl<const N: usize> Rows<N> {
         snapshot: pg_sys::Snapshot,
         mut read: impl FnMut(&Row<N>) -> Option<R>,
     ) -> Option<R> {
-        let mut keys: [pg_sys::ScanKeyData; 2] = Default::default();
-        let keys = &mut keys[..key.len()];
+        let mut filled: [pg_sys::ScanKeyData; 2] = Default::default();
+        let filled = &mut filled[..key.len()];
         // SAFETY: the relation is open and a heap, and the columns of its primary key have these types. `keys` outlives the
         // scan. The scan returns tuples of pinned pages, which the next call releases; `read` keeps no reference to them.
         // Without an index, the scan reads the table.
         unsafe {
-            for ((key, number), filled) in key.iter().zip(&self.numbers).zip(keys.iter_mut()) {
+            for ((key, number), filled) in key.iter().zip(&self.numbers).zip(filled.iter_mut()) {
                 key.fill(filled, *number);
             }
             let has_index = self.index != pg_sys::InvalidOid;
-            let (count, keys) = (keys.len() as i32, keys.as_mut_ptr());
+            let (count, keys) = (filled.len() as i32, filled.as_mut_ptr());
             let scan = pg_sys::systable_beginscan(self.relation, self.index, has_index, snapshot, count, keys);
             let mut values = Values::new(self.relation);
             let next = || Some(pg_sys::systable_getnext(scan)).filter(|tuple| !tuple.is_null());
@@ -96,6 +96,10 @@ impl<const N: usize> Rows<N> {
                 read(&Row { numbers: &self.numbers, tuple, buffer, values: &values })
             });
             pg_sys::systable_endscan(scan);
+            // A session that waits scans again and again in one memory context.
+            filled.iter().filter(|key| key.sk_func.fn_oid == pg_sys::Oid::from(pg_sys::F_TEXTEQ)).for_each(|key| {
+                pg_sys::pfree(key.sk_argument.cast_mut_ptr());
+            });
             found
         }
     }

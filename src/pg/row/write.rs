@@ -165,7 +165,10 @@ impl<const N: usize> Rows<N> {
         unsafe {
             pg_sys::CheckCmdReplicaIdentity(relation, pg_sys::CmdType::CMD_UPDATE);
             let (outcome, indexes) = heap::heap_update(relation, &mut position, tuple, wait);
-            outcome_of(outcome)?;
+            if let Err(cause) = outcome_of(outcome) {
+                pg_sys::heap_freetuple(tuple);
+                return Err(cause);
+            }
             if indexes != 0 {
                 self.add_index_entries(tuple, indexes);
             }

@@ -70,6 +70,24 @@ fn call_waits_at_a_row_that_a_fence_has_locked_and_is_not_granted_in_parts() {
     );
 }
 
+/// Slots that have rows are free for others at once, as after a call for one lease. Each grant counts once.
+#[test]
+fn call_leaves_the_queues_before_its_transaction_ends() {
+    scenario(
+        "a: SELECT lease_define('p', 2), lease_define('q', 2)
+         a: CREATE TABLE rows AS SELECT * FROM lease_acquire_many('{p,q}') UNION ALL SELECT * FROM lease_acquire_many('{q,p}')
+         a: SELECT count(*) FROM lease_release_many((SELECT array_agg(name) FROM rows), (SELECT array_agg(token) FROM rows)) -> 4
+         a: SELECT idgen.reset_stats()
+         a: BEGIN; SELECT FROM lease_acquire_many('{p,q}', '1 hour')
+         a: SELECT grants, take_overs FROM idgen.stat_lease -> 2|0
+         b: SELECT count(*) FROM lease_try_acquire('p', '0', '1 hour') -> 1
+         b: SELECT count(*) FROM lease_try_acquire('q', '0', '1 hour') -> 1
+         a: COMMIT
+         b: SELECT count(*) FROM lease_try_acquire_many('{p,q}') -> 0
+         b: SELECT grants, take_overs FROM idgen.stat_lease -> 4|0",
+    );
+}
+
 /// Of each other, two transactions hold what the other one wants. One call alone cannot come into that.
 #[test]
 fn two_calls_in_one_transaction_can_deadlock_and_one_is_told() {

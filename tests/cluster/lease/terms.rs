@@ -81,3 +81,23 @@ fn call_by_another_role_fails() {
         execute(&mut three, &call.replace("$token", &token));
     }
 }
+
+/// A release does not wait for the disk, unless the transaction has called something that must.
+#[test]
+fn release_leaves_synchronous_commit_as_it_was() {
+    let cluster = builder().start_with_extension();
+    let mut client = cluster.client();
+    execute(&mut client, "SELECT lease_define('a'), lease_define('b')");
+    for other in ["lease_renew_many('{a}', ARRAY[$a])", "lease_acquire('c')", "lease_release('b', $b)"] {
+        let [a, b] = ["a", "b"].map(|name| acquire(&mut client, &format!("'{name}', '1 day'")).token.to_string());
+        let other = other.replace("$a", &a).replace("$b", &b);
+        let release = format!("lease_release('a', {a})");
+        for calls in [[&release, &other], [&other, &release]] {
+            let [first, second] = calls;
+            let _ = client.batch_execute(&format!("BEGIN; SELECT {first}; SELECT {second}; COMMIT"));
+            let _ = client.batch_execute("ROLLBACK");
+            assert_eq!(value::<String>(&mut client, "SHOW synchronous_commit"), "on", "{first}, {second}");
+        }
+        execute(&mut client, "SELECT lease_revoke(name) FROM idgen.leases WHERE state = 'held'");
+    }
+}

@@ -1,7 +1,6 @@
 use super::*;
 use proptest::prelude::*;
 
-mod alone;
 mod effects;
 mod shared;
 mod world;
