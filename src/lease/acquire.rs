@@ -117,7 +117,7 @@ fn wait_at_head(requests: &[AcquireRequest], at: usize, limit: Limit, queue: &Qu
                 let precedes = precedence.acquire(request.name, &slots, limit);
                 if precedes && !then_sleep {
                     refuse_older_snapshot(request, || false);
-                    locks::wait_for_rows(request.name, &slots, limit);
+                    rows::wait_for_rows(request.name, &slots, limit);
                 }
                 if precedes && then_sleep { None } else { Some(0) }
             }

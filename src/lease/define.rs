@@ -1,10 +1,12 @@
 //! lease_define, lease_alter, lease_drop and lease_revoke: what only the definer of a lease, or a superuser, may do.
 
-use super::locks::{Precedence, Queue, definition_lock, lock_slot};
-use super::{definitions, errors, pending, rows, stats, terms, unseen};
+use super::locks::{Precedence, Queue, definition_lock};
+use super::rows::{ROWS, lock_slot, slot_key};
+use super::{definitions, errors, pending, stats, terms, unseen};
 use crate::args;
 use crate::pg::advisory_lock::{Limit, Mode, Scope};
 use crate::pg::datum::Text;
+use crate::pg::row::Wait;
 use crate::pg::{spi, xact};
 use crate::settings;
 use idgen_core::lease::{Lease, MAX_SLOTS, Term};
@@ -39,7 +41,7 @@ fn lease_define(
     }
     // So that the slots of transactions that have acquired the lease count. Not in the queue, whose head may wait for hours.
     lock_definition(name);
-    let lease = rows::read(name);
+    let lease = definitions::read(name);
     refuse_foreign_holder(name, &lease);
     require_holders_inside(name, &lease, slots, force);
     if !definitions::define(name, slots, ttl, lock_delay, notify) {
@@ -78,7 +80,7 @@ fn lease_alter_definition(
 fn require_defined(name: &str) -> Lease {
     let definer = definitions::of(name).definer.unwrap_or_else(|| errors::undefined(name).raise());
     require_membership(name, definer);
-    rows::read(name)
+    definitions::read(name)
 }
 
 fn check_slots(slots: i32) {
@@ -134,17 +136,27 @@ fn drop_lease(name: &str) {
     lock_definition(name);
     let terms = lock_slots(name);
     require_unheld(name);
-    terms.iter().for_each(|term| rows::remove(name, term.slot));
+    terms.iter().for_each(|term| remove(name, term.slot));
     if !definitions::drop(name) && terms.is_empty() {
         errors::unknown(name).raise();
     }
     terms.iter().for_each(|term| pending::released(term.token));
 }
 
+/// Removes a row that this transaction has locked.
+fn remove(name: &str, slot: i32) {
+    ROWS.write(|rows| {
+        let locked = rows.lock(&slot_key(name, slot), Wait::Block, |_| true)?;
+        stats::notify_expired(name, &locked.row());
+        locked.delete();
+        Some(())
+    });
+}
+
 /// Locks all rows of a lease until the transaction ends, and returns them. Waits for transactions that have fenced;
 /// later fences wait for this transaction.
 fn lock_slots(name: &str) -> Vec<Term> {
-    let terms = rows::read(name).terms;
+    let terms = definitions::read(name).terms;
     for term in &terms {
         let mut precedence = Precedence::default();
         if term.depth > 0 {
@@ -180,7 +192,7 @@ fn refuse_foreign_holder(name: &str, lease: &Lease) {
 
 fn require_unheld(name: &str) {
     require_definer(name);
-    let Lease { terms, now, .. } = rows::read(name);
+    let Lease { terms, now, .. } = definitions::read(name);
     if let Some(held) = terms.iter().find(|term| term.is_held(now)) {
         errors::in_use(name, held.slot).raise();
     }

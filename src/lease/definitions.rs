@@ -1,13 +1,13 @@
 //! The definitions of leases: the rows of `idgen.lease_definition`, and what this process remembers of them, which
 //! PostgreSQL's cache invalidations tell it to forget.
 
-use super::rows::{LEASE, LEASE_DEFINITION};
+use super::rows::{self, LEASE, LEASE_DEFINITION, ROWS};
 use crate::pg::advisory_lock::{Limit, within};
 use crate::pg::function::{self, TriggerRow};
 use crate::pg::invalidation::{self, TableChanges, TextCache};
 use crate::pg::row::{Key, Row, RowTable};
 use crate::pg::spi::{Query, text, user, value};
-use idgen_core::lease::LeaseDefinition;
+use idgen_core::lease::{Lease, LeaseDefinition};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 
@@ -63,6 +63,14 @@ fn look_up(name: &str) -> KnownDefinition {
     let known = found.unwrap_or(KnownDefinition { definition: None, definer: None, notify: false, changes });
     KNOWN.insert(name, known);
     known
+}
+
+/// The committed state of a lease, whatever the transaction's snapshot shows.
+pub fn read(name: &str) -> Lease {
+    let definition = of(name).definition.unwrap_or_else(rows::undefined);
+    let terms = ROWS.read(|rows| rows.latest(|latest| latest.all(&[Key::Text(name)], |row| rows::term(row, None))));
+    let now = rows::now_for(&terms);
+    Lease { definition, terms, now }
 }
 
 /// Runs after each row is written. A subscription writes rows without running triggers of statements.

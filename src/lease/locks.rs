@@ -4,18 +4,13 @@
 //! Lock order: the head of the queue may hold locks of slots while it waits for the lock of the definition. So a
 //! transaction that needs both enters the queue first.
 
-use super::rows::{ROWS, slot_key};
-use crate::pg::advisory_lock::{
-    AdvisoryLock, Limit, LockKind, Mode, Scope, acquire_for_transaction, is_lock_timeout, with_lock_timeout,
-};
+use crate::pg::advisory_lock::{AdvisoryLock, Limit, LockKind, Mode, Scope, acquire_for_transaction};
 use crate::pg::latch::{self, ConditionVariable, WaitEvent};
-use crate::pg::row::Wait;
 use crate::pg::{session, system_clock};
 use crate::shmem::{self, Locked, Part};
 use idgen_core::lease::{EndedSessions, Session};
 use idgen_core::lock::NameHash;
 use parking_lot::Mutex;
-use pgrx::prelude::*;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -180,35 +175,6 @@ impl Precedence {
     pub fn keep_in(&mut self, slots: &[i32]) {
         self.0.retain(|(slot, lock)| slots.contains(slot) || !lock.release(Scope::Transaction));
     }
-}
-
-/// Waits for transactions that have locked these rows: they have fenced, or are about to take the slots. The wait is in the
-/// lock manager, which detects deadlocks. It keeps no lock on a row, so renewals pass.
-pub fn wait_for_rows(name: &str, slots: &[i32], limit: Limit) {
-    for slot in slots {
-        // Attempt again after a while, long enough to detect a deadlock. Other slots may become free sooner; this term may be
-        // renewed, and its fences wait for this one.
-        // SAFETY: reads a setting.
-        let longest_ms = unsafe { pg_sys::DeadlockTimeout }.saturating_add(1000);
-        let ms = limit.left_ms().map_or(longest_ms, |left_ms| left_ms.min(longest_ms));
-        if ms == 0 {
-            break;
-        }
-        let rolled_back = with_lock_timeout(Some(ms), || {
-            lock_slot(name, *slot);
-            None::<()>
-        });
-        if let Err(cause) = rolled_back
-            && !is_lock_timeout(&cause)
-        {
-            cause.rethrow();
-        }
-    }
-}
-
-/// Locks a slot's row against fences and all writers until the transaction ends, after waiting for those that have locked it.
-pub fn lock_slot(name: &str, slot: i32) {
-    ROWS.write(|rows| rows.lock(&slot_key(name, slot), Wait::Block, |_| true).map(drop));
 }
 
 /// When sessions were first seen to have ended.

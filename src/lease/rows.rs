@@ -4,14 +4,15 @@
 //! A fence shares the key of its row until its transaction ends. So only the holder of an exclusive lock may change a token or
 //! delete a row, and those functions take the row locked like that.
 
-use super::{definitions, errors, locks, stats};
+use super::{errors, locks};
+use crate::pg::advisory_lock::{Limit, is_lock_timeout, with_lock_timeout};
 use crate::pg::datum;
 use crate::pg::row::{Key, Locked, NewValue, Row, RowTable, Rows, Wait};
 use crate::pg::spi::ExtensionTable;
 use crate::pg::{recovery, system_clock};
 use crate::place;
 use crate::settings;
-use idgen_core::lease::{Lease, LeaseDefinition, Now, Session, Term};
+use idgen_core::lease::{LeaseDefinition, Now, Session, Term};
 use pgrx::prelude::*;
 use std::sync::OnceLock;
 
@@ -82,14 +83,6 @@ pub fn undefined() -> LeaseDefinition {
     LeaseDefinition { slots: 1, ttl_us: settings::lease_ttl_us(), lock_delay_us: 0 }
 }
 
-/// The committed state of a lease, whatever the transaction's snapshot shows.
-pub fn read(name: &str) -> Lease {
-    let definition = definitions::of(name).definition.unwrap_or_else(undefined);
-    let terms = ROWS.read(|rows| rows.latest(|latest| latest.all(&[Key::Text(name)], |row| term(row, None))));
-    let now = now_for(&terms);
-    Lease { definition, terms, now }
-}
-
 /// The time to compare these terms with. Looks up when this server began to write only if a term depends on it.
 pub fn now_for(terms: &[Term]) -> Now {
     let now_us = system_clock::boot_us();
@@ -145,12 +138,31 @@ pub fn freed(is_revoked: bool) -> [NewValue; 6] {
     ]
 }
 
-/// Removes a row that this transaction has locked.
-pub fn remove(name: &str, slot: i32) {
-    ROWS.write(|rows| {
-        let locked = rows.lock(&slot_key(name, slot), Wait::Block, |_| true)?;
-        stats::notify_expired(name, &locked.row());
-        locked.delete();
-        Some(())
-    });
+/// Waits for transactions that have locked these rows: they have fenced, or are about to take the slots. The wait is in the
+/// lock manager, which detects deadlocks. It keeps no lock on a row, so renewals pass.
+pub fn wait_for_rows(name: &str, slots: &[i32], limit: Limit) {
+    for slot in slots {
+        // Attempt again after a while, long enough to detect a deadlock. Other slots may become free sooner; this term may be
+        // renewed, and its fences wait for this one.
+        // SAFETY: reads a setting.
+        let longest_ms = unsafe { pg_sys::DeadlockTimeout }.saturating_add(1000);
+        let ms = limit.left_ms().map_or(longest_ms, |left_ms| left_ms.min(longest_ms));
+        if ms == 0 {
+            break;
+        }
+        let rolled_back = with_lock_timeout(Some(ms), || {
+            lock_slot(name, *slot);
+            None::<()>
+        });
+        if let Err(cause) = rolled_back
+            && !is_lock_timeout(&cause)
+        {
+            cause.rethrow();
+        }
+    }
+}
+
+/// Locks a slot's row against fences and all writers until the transaction ends, after waiting for those that have locked it.
+pub fn lock_slot(name: &str, slot: i32) {
+    ROWS.write(|rows| rows.lock(&slot_key(name, slot), Wait::Block, |_| true).map(drop));
 }

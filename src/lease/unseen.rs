@@ -1,8 +1,9 @@
 //! Versions of rows that no snapshot of the caller shows: of running transactions, and of those that have committed since
 //! the snapshot was taken, even if the row is gone.
 
+use super::definitions;
 use super::rows::column::{SLOT, TOKEN};
-use super::rows::{self, LeaseRow, ROWS};
+use super::rows::{LeaseRow, ROWS};
 use crate::pg::row::Key;
 use crate::pg::spi::{Query, value};
 use crate::pg::xact;
@@ -66,7 +67,7 @@ struct Uncommitted {
 /// A running transaction of another session that has written a version with a token that was never committed, in such a
 /// slot. Renewals and releases keep the token.
 fn find(name: &str, is_wanted: impl Fn(i32) -> bool) -> Option<Uncommitted> {
-    let committed: Vec<i64> = rows::read(name).terms.into_iter().map(|term| term.token).collect();
+    let committed: Vec<i64> = definitions::read(name).terms.into_iter().map(|term| term.token).collect();
     let uncommitted = |row: &LeaseRow| {
         let xid = row.inserted_by()?;
         // SAFETY: the id of a transaction.

@@ -18,7 +18,7 @@ fn worker_id_too_large_for_one_layout_works_in_others() {
         assert!(error.detail().unwrap().contains("0 to 7"), "{error:?}");
     }
     let (ok, message) = check(&mut client, "worker");
-    assert!(!ok && message.contains("idgen.worker_id is 8"), "{message}");
+    assert!(!ok && message.contains("worker id \"8\" of this server does not fit"), "{message}");
 
     let worker: i32 =
         value(&mut client, "SELECT worker FROM snowflake_parts(snowflake_next('snowflake'), 'snowflake')");
