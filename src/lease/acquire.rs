@@ -6,7 +6,6 @@ use super::locks::{self, Precedence, Queue};
 use super::rows::{self, COLUMNS, LeaseRow, LockedRow, ROWS, slot_key};
 use super::stats::{self, COUNTERS};
 use super::terms::{self, HeldTerm, NewHolder};
-use super::unseen::{self, Slots};
 use super::{definitions, errors, pending, sweep};
 use crate::pg::advisory_lock::{Limit, Mode, Scope, acquire_for_transaction};
 use crate::pg::row::{Key, LatestRows, Version, Wait};
@@ -346,10 +345,11 @@ impl<'a> Attempt<'a> {
             term.is_none_or(|term| term.depth == 0 && !term.revoked)
         };
         refuse_older_snapshot(self.request, || match self.request.shared {
-            true => ends.iter().all(|slot| is_released(*slot)) && !unseen::have_changed(name, Slots::All),
+            true => ends.iter().all(|slot| is_released(*slot)) && !rows::have_changed(name, rows::Slots::All),
             false => {
-                let changed =
-                    [Slots::One(slot), Slots::Shared].into_iter().any(|slots| unseen::have_changed(name, slots));
+                let changed = [rows::Slots::One(slot), rows::Slots::Shared]
+                    .into_iter()
+                    .any(|slots| rows::have_changed(name, slots));
                 ends.is_empty() && is_released(slot) && !changed
             }
         });

@@ -1,8 +1,8 @@
 //! lease_define, lease_alter, lease_drop and lease_revoke: what only the definer of a lease, or a superuser, may do.
 
 use super::locks::{Precedence, Queue, definition_lock};
-use super::rows::{ROWS, lock_slot, slot_key};
-use super::{definitions, errors, pending, stats, terms, unseen};
+use super::rows::{self, ROWS, lock_slot, slot_key};
+use super::{definitions, errors, pending, stats, terms};
 use crate::args;
 use crate::pg::advisory_lock::{Limit, Mode, Scope};
 use crate::pg::datum::Text;
@@ -171,10 +171,10 @@ fn lock_slots(name: &str) -> Vec<Term> {
 /// Waits for transactions that have acquired the lease, and keeps other transactions from it until this one ends.
 fn lock_definition(name: &str) {
     // First without the lock: a transaction that is waited for may acquire another slot.
-    unseen::wait_for_grants(name);
+    rows::wait_for_grants(name);
     definition_lock(name, Mode::Exclusive).acquire(Scope::Transaction);
     // For those that have begun before the lock was granted. It keeps others out, so that this wait ends.
-    unseen::wait_for_grants(name);
+    rows::wait_for_grants(name);
 }
 
 /// The definer of a lease may revoke and drop it. So only members of a role that holds an undefined lease may define it.
@@ -213,7 +213,7 @@ fn lease_revoke(name: Option<Text>, slot: Option<i32>) -> bool {
         // A crash must not restore the term.
         pending::require_durability();
         pending::wake_at_end(name);
-    } else if let Some((slot, process)) = unseen::slot_and_process(name, slot) {
+    } else if let Some((slot, process)) = rows::slot_and_process(name, slot) {
         errors::acquired_in_open_transaction(name, slot, process).warn();
     }
     revoked.is_some()

@@ -9,7 +9,6 @@ use crate::pg::shared_objects;
 use crate::shmem;
 
 mod acquire;
-mod checks;
 mod define;
 mod definitions;
 mod errors;
@@ -21,9 +20,8 @@ mod rows;
 pub mod stats;
 mod sweep;
 mod terms;
-mod unseen;
 
-pub use checks::checks;
+pub use stats::checks;
 
 /// While the postmaster preloads libraries.
 pub fn init() {

@@ -8,11 +8,11 @@ use super::{errors, locks};
 use crate::pg::advisory_lock::{Limit, is_lock_timeout, with_lock_timeout};
 use crate::pg::datum;
 use crate::pg::row::{Key, Locked, NewValue, Row, RowTable, Rows, Wait};
-use crate::pg::spi::ExtensionTable;
-use crate::pg::{recovery, system_clock};
+use crate::pg::spi::{ExtensionTable, Query, value};
+use crate::pg::{recovery, system_clock, xact};
 use crate::place;
 use crate::settings;
-use idgen_core::lease::{LeaseDefinition, Now, Session, Term};
+use idgen_core::lease::{FIRST_SHARED, LeaseDefinition, Now, Session, Term};
 use pgrx::prelude::*;
 use std::sync::OnceLock;
 
@@ -165,4 +165,74 @@ pub fn wait_for_rows(name: &str, slots: &[i32], limit: Limit) {
 /// Locks a slot's row against fences and all writers until the transaction ends, after waiting for those that have locked it.
 pub fn lock_slot(name: &str, slot: i32) {
     ROWS.write(|rows| rows.lock(&slot_key(name, slot), Wait::Block, |_| true).map(drop));
+}
+
+/// Rows of a lease.
+pub enum Slots {
+    One(i32),
+    All,
+    Shared,
+}
+
+/// True if a committed transaction that the transaction's own snapshot does not show has inserted, changed or deleted
+/// one of the rows. VACUUM keeps the dead versions as long as that snapshot exists.
+pub fn have_changed(name: &str, slots: Slots) -> bool {
+    let slot = match slots {
+        Slots::One(slot) => Key::Int(slot),
+        Slots::All => Key::IntBelow(FIRST_SHARED),
+        Slots::Shared => Key::IntFrom(FIRST_SHARED),
+    };
+    // SAFETY: a transaction with one snapshot keeps it until its end.
+    let own = unsafe { pg_sys::GetTransactionSnapshot() };
+    // SAFETY: as above.
+    let is_missed = |xid| unsafe { pg_sys::XidInMVCCSnapshot(xid, own) && pg_sys::TransactionIdDidCommit(xid) };
+    let has_changed =
+        |row: &LeaseRow| [row.inserted_by(), row.replaced_by()].into_iter().flatten().any(is_missed).then_some(());
+    ROWS.read(|rows| rows.find_in_all(&[Key::Text(name), slot], has_changed)).is_some()
+}
+
+/// Waits for all other transactions that have begun a term of the lease. The wait is in the lock manager, which detects
+/// deadlocks.
+pub fn wait_for_grants(name: &str) {
+    while let Some(Uncommitted { xid, .. }) = find(name, |_| true) {
+        xact::wait_for_end_of(xid);
+    }
+}
+
+/// The process that runs a transaction, which is no subtransaction: these lock their id only until they commit.
+static PROCESS: Query = Query::of_statistics(
+    "SELECT pid FROM pg_catalog.pg_locks WHERE locktype OPERATOR(pg_catalog.=) 'transactionid' AND granted \
+     AND mode OPERATOR(pg_catalog.=) 'ExclusiveLock' \
+     AND transactionid OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.xid",
+);
+
+/// A term that another session has acquired and not committed, in this slot or shared: its slot, and the process of the
+/// session.
+pub fn slot_and_process(name: &str, slot: i32) -> Option<(i32, i32)> {
+    let grant = find(name, |granted| granted == slot || granted >= FIRST_SHARED)?;
+    // SAFETY: the id of a transaction that was running.
+    let xid = unsafe { pg_sys::SubTransGetTopmostTransaction(grant.xid) };
+    let process = PROCESS.read_latest(&[i64::from(u32::from(xid)).into()], |row| value(row, 1)).pop()?;
+    Some((grant.slot, process))
+}
+
+struct Uncommitted {
+    slot: i32,
+    xid: pg_sys::TransactionId,
+}
+
+/// A running transaction of another session that has written a version with a token that was never committed, in such a
+/// slot. Renewals and releases keep the token.
+fn find(name: &str, is_wanted: impl Fn(i32) -> bool) -> Option<Uncommitted> {
+    let key = [Key::Text(name)];
+    let committed: Vec<i64> = ROWS.read(|rows| rows.latest(|latest| latest.all(&key, |row| row.value(TOKEN))));
+    let uncommitted = |row: &LeaseRow| {
+        let xid = row.inserted_by()?;
+        // SAFETY: the id of a transaction.
+        let is_of_another =
+            unsafe { !pg_sys::TransactionIdIsCurrentTransactionId(xid) && pg_sys::TransactionIdIsInProgress(xid) };
+        let (slot, token) = (row.value(SLOT), row.value::<i64>(TOKEN));
+        (is_of_another && is_wanted(slot) && !committed.contains(&token)).then_some(Uncommitted { slot, xid })
+    };
+    ROWS.read(|rows| rows.find_in_all(&key, uncommitted))
 }
