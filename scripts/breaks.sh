@@ -62,6 +62,8 @@ broken 'S1: an eviction leaves no floor' generator/table.rs \
   'self.floors[floor_of(&tenant.space)].leave(tenant.space, progress);' 'let _ = progress;'
 broken 'S1: the mark moves back' clock/mark.rs \
   'self.mark_ms.fetch_max(target.mark_ms,' 'self.mark_ms.store(target.mark_ms,'
+broken 'S1: two worker ids number one pair' layout/mod.rs \
+  'node.worker >> field.bits' 'node.worker >> (field.bits + 1)'
 broken 'S3: ticks ahead of the limit open at once' generator/mod.rs \
   'if boot_us < next_us {' 'if boot_us < opened_us {'
 broken 'S4: the label does not show that the file is old' clock/start.rs \
@@ -78,8 +80,10 @@ broken 'G1: a server accepts a value that it has received' segment/fleet.rs \
   'first > received' 'first >= received'
 broken 'G3: an older row brings its values back' segment/table.rs \
   'tenant.version >= version' 'tenant.version == version'
-broken 'L2: one more holder than slots' lease/mod.rs \
+broken 'L2: one more holder than slots' lease/attempt.rs \
   '(holders + 1).saturating_sub(' 'holders.saturating_sub('
+broken 'L2: a shared term begins beside a slot' lease/attempt.rs \
+  'self.terms.iter().filter(|term| !term.is_shared())' 'self.terms.iter().filter(|term| term.slot < 0)'
 broken 'L2: another clock ends a term' lease/mod.rs \
   'Session::None | Session::EndedWithServer => Some(from_the_beginning)' \
   'Session::None | Session::EndedWithServer => Some(self.ends_us)'
