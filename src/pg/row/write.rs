@@ -117,7 +117,7 @@ impl<const N: usize> Rows<N> {
             Wait::Block => pg_sys::LockWaitPolicy::LockWaitBlock,
         };
         // SAFETY: the relation is open and a heap, and the version is not vacuumed by the above. The tuple is copied before its
-        // page is released. With `follow`, a shared lock holds for a version that another transaction is writing, too.
+        // page is released.
         unsafe {
             let mut tuple = pg_sys::HeapTupleData {
                 t_self: version.position,
@@ -125,7 +125,9 @@ impl<const N: usize> Rows<N> {
                 ..Default::default()
             };
             let (mut buffer, mut failure) = (0, pg_sys::TM_FailureData::default());
-            let (command, follow) = (pg_sys::GetCurrentCommandId(true), true);
+            // Only who shares the key follows a row that another transaction is about to replace. The stronger modes would lock
+            // its newer version too, and report the one that was asked for as replaced: nobody would know of that lock.
+            let (command, follow) = (pg_sys::GetCurrentCommandId(true), mode == LockTupleKeyShare);
             let outcome = pg_sys::heap_lock_tuple(
                 self.relation,
                 &mut tuple,

@@ -1,6 +1,7 @@
 //! The rows of leases are written without SQL: what a fence locks, what else is in the table, and what a change costs.
 
 use idgen_testkit::lease::{acquire, take_if_free};
+use idgen_testkit::rounds;
 use idgen_testkit::sql::{execute, expect_error, hint, value};
 
 use crate::{builder, renew, scenario};
@@ -23,6 +24,39 @@ fn fence_beside_an_uncommitted_renewal_holds_for_the_renewed_row() {
                 .replace("END", end),
         );
     }
+}
+
+/// An attempt that loses a race for the row leaves no lock on the version of the winner, who could not release it.
+#[test]
+fn contended_row_is_handed_over_and_no_release_waits_for_the_end_of_the_term() {
+    let cluster = builder().start_with_extension();
+    execute(&mut cluster.client(), "SELECT lease_define('a', ttl => '1 hour')");
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut client = cluster.client();
+                for _ in 0..rounds(800, 20_000) {
+                    let token = acquire(&mut client, "'a'").token;
+                    assert!(value::<bool>(&mut client, &format!("SELECT lease_release('a', {token})")));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn renewal_that_comes_too_late_leaves_no_lock_on_the_row() {
+    scenario(
+        "a: SELECT lease_define('a')
+         a: SELECT token FROM lease_acquire('a', '1 hour') -> $token
+         a: BEGIN; SELECT lease_release('a', $token)
+         late: BEGIN
+         late waits for transactionid: SELECT count(*) FROM lease_renew_many('{a}', '{$token}')
+         a: COMMIT
+         late ends -> 0
+         other: SELECT count(*) FROM lease_try_acquire('a') -> 1
+         late: COMMIT",
+    );
 }
 
 /// A fence that waits for a take-over finds out whether it was committed.
