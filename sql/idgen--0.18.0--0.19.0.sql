@@ -33,8 +33,8 @@ CREATE FUNCTION lease_fence_many(names text[], tokens bigint[]) RETURNS void
 LANGUAGE c AS 'MODULE_PATHNAME', 'lease_fence_many_wrapper';
 COMMENT ON FUNCTION lease_fence_many IS 'fences by several leases, as lease_fence by one';
 
--- Who may acquire, release or fence by one lease may do so with several, and nobody else. A GRANT in this script would count as
--- one of the extension, and pg_dump would leave it out.
+-- The functions for several leases get the privileges of those for one. A GRANT in this script would count as one of the
+-- extension, and pg_dump would leave it out.
 DO LANGUAGE plpgsql $update$
 DECLARE
     pair record;

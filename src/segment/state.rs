@@ -198,8 +198,8 @@ pub fn install(key: TagKey, new: NewRange) {
     state.refills.fetch_add(1, Relaxed);
 }
 
-/// The row of this version has no more values. This concerns sessions that attached by this version or a lower one.
-/// Those that attached by a higher one have yet to request values.
+/// The row of this version has no more values. Only sessions that attached at this version or a lower one have nothing left to
+/// draw; those that attached at a higher one have yet to request values.
 pub fn exhaust(index: usize, key: TagKey, version: i64) {
     SEGMENTS.exclusive(|segments| {
         let is_concerned = |tenant: &RingTenant| tenant.key == key && tenant.version <= version;

@@ -227,7 +227,7 @@ fn micros_text(us: i64) -> String {
 const IDS_RESUME: &str = "Ids resume as soon as the lease is renewed. Check idgen.worker_pool and idgen.coordinator, and \
                           run SELECT * FROM idgen.stat_worker.";
 
-/// This server has no worker id, or no lease for the time of the next id.
+/// The error for a server that has no worker id, or whose lease does not cover the time of the next id.
 pub fn not_leased(lease: &ServerLease) -> Report {
     let state = STATE.require();
     let Some(pool) = settings::worker_pool().map(|pool| pool.name) else {

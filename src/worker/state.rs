@@ -178,7 +178,7 @@ impl KeeperHandle {
 /// one is set. The copy does not release its origin's lease, because the file names the place that it was written in.
 #[derive(PartialEq)]
 pub enum LeaseFile {
-    /// This server never had a pool.
+    /// No worker id was ever leased to this server.
     Missing,
     Valid(Memory),
     /// The reason. The server may have had a pool.

@@ -86,7 +86,8 @@ impl<const N: usize> Rows<N> {
         })
     }
 
-    /// Tries the newest version that `read` wants until it is not replaced meanwhile.
+    /// Passes the newest version of the row that `read` accepts to the attempt, and again if another transaction replaced it in
+    /// the meantime.
     fn newest<V, R>(
         &self,
         key: &[Key],

@@ -34,7 +34,7 @@ pub struct Requests {
     pub failure: Option<String>,
 }
 
-/// An attached server, as it speaks of one tag.
+/// What a request for one tag says of the attached server that sends it.
 #[derive(Clone, Copy)]
 pub struct Server<'a> {
     pub tag: &'a str,

@@ -96,7 +96,7 @@ impl Stock {
         self.supply.as_ref().map_or(0, |(_, supply)| wanted(supply))
     }
 
-    /// This server, as it speaks of the tag.
+    /// What a request for the tag says of this server.
     fn server<'a>(&'a self, name: &'a str, received: i64) -> Result<Server<'a>, Failure> {
         Ok(Server { tag: &self.row.tag, number: self.row.link.server.ok_or(Failure::Gone)?, name, received })
     }

@@ -77,7 +77,7 @@ fn fence_waits_for_a_take_over_that_is_about_to_commit() {
     }
 }
 
-/// Of what SQL would do to a row, PostgreSQL does not: so a table that asks for it is refused, and not written past it.
+/// A write without SQL runs no triggers and checks no constraints, so a table that has any is refused.
 #[test]
 fn changed_table_is_refused_with_the_reason() {
     let cluster = builder().start_with_extension();

@@ -74,7 +74,7 @@ fn database_upgraded_from_any_release_equals_a_fresh_one_smoke() {
     }
 }
 
-/// Who may not acquire a lease may not acquire several after the update either, nor from a dump of the database.
+/// A role that may not acquire one lease may not acquire several either, after the update and in a restored dump.
 #[test]
 fn functions_for_several_leases_have_the_privileges_of_those_for_one() {
     let cluster = Cluster::start();
