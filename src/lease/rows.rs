@@ -186,8 +186,11 @@ pub fn have_changed(name: &str, slots: Slots) -> bool {
     let own = unsafe { pg_sys::GetTransactionSnapshot() };
     // SAFETY: as above.
     let is_missed = |xid| unsafe { pg_sys::XidInMVCCSnapshot(xid, own) && pg_sys::TransactionIdDidCommit(xid) };
-    let has_changed =
-        |row: &LeaseRow| [row.inserted_by(), row.replaced_by()].into_iter().flatten().any(is_missed).then_some(());
+    let has_changed = |row: &LeaseRow| {
+        // SAFETY: a row of the scan below.
+        let replaced_by = unsafe { row.replaced_by() };
+        [row.inserted_by(), replaced_by].into_iter().flatten().any(is_missed).then_some(())
+    };
     ROWS.read(|rows| rows.find_in_all(&[Key::Text(name), slot], has_changed)).is_some()
 }
 

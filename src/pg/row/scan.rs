@@ -236,16 +236,23 @@ impl<const N: usize> Row<'_, N> {
     }
 
     /// The transaction that has updated or deleted this version, and not only locked it.
-    pub fn replaced_by(&self) -> Option<pg_sys::TransactionId> {
-        // SAFETY: as above. A multixact that is not only a lock has a member that updated the version.
+    ///
+    /// # Safety
+    /// The row is one that a scan shows: its page is pinned, and not locked.
+    pub unsafe fn replaced_by(&self) -> Option<pg_sys::TransactionId> {
+        // SAFETY: as above. A transaction that locks the version replaces its mask and its xmax under the lock of the page:
+        // an xmax read beside the mask of another could be taken for a multixact. The copy is of the fixed part, which has
+        // both. A multixact that is not only a lock has a member that updated the version.
         unsafe {
-            let header = (*self.tuple).t_data;
-            if has(&*header, pg_sys::HEAP_XMAX_INVALID) || has(&*header, pg_sys::HEAP_XMAX_LOCK_ONLY) {
+            pg_sys::LockBuffer(self.buffer, pg_sys::BUFFER_LOCK_SHARE as _);
+            let mut header = std::ptr::read((*self.tuple).t_data);
+            pg_sys::LockBuffer(self.buffer, pg_sys::BUFFER_LOCK_UNLOCK as _);
+            if has(&header, pg_sys::HEAP_XMAX_INVALID) || has(&header, pg_sys::HEAP_XMAX_LOCK_ONLY) {
                 return None;
             }
-            let xid = match has(&*header, pg_sys::HEAP_XMAX_IS_MULTI) {
-                true => pg_sys::HeapTupleGetUpdateXid(header),
-                false => (*header).t_choice.t_heap.t_xmax,
+            let xid = match has(&header, pg_sys::HEAP_XMAX_IS_MULTI) {
+                true => pg_sys::HeapTupleGetUpdateXid(&raw mut header),
+                false => header.t_choice.t_heap.t_xmax,
             };
             Some(xid).filter(|xid| *xid != pg_sys::InvalidTransactionId)
         }
