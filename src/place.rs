@@ -9,7 +9,7 @@ use crate::error;
 use crate::pg::{recovery, session, system_clock, xact};
 use idgen_core::coordinator::{Place, life_number};
 use idgen_core::history::Identity;
-use idgen_core::life::{Life, Start, Wal};
+use idgen_core::life::{self, Life, Start, Wal};
 use pgrx::prelude::*;
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -35,7 +35,7 @@ pub fn begin() {
         Ok(text) => Some(Life::parse(&text)),
         // pg_upgrade resets WAL. A new cluster gets its file at the first start of its own.
         Err(error) if error.kind() == ErrorKind::NotFound && !is_upgrade => None,
-        Err(_) if recovery::starts_from_other_wal() => None,
+        Err(_) if starts_from_other_wal() => None,
         Err(_) => return,
     };
     if !is_upgrade {
@@ -59,11 +59,16 @@ pub fn begin() {
     }
 }
 
+/// True if the data may be another server's, or a backup. In the postmaster before recovery begins.
+pub fn starts_from_other_wal() -> bool {
+    life::starts_from_other_wal(|name| fs::exists(name).unwrap_or(false), recovery::ended_in_recovery())
+}
+
 /// The life that this start continues or begins, and what it finds.
 fn next_life(recorded: Option<&Life>) -> (Life, Wal) {
     let boot = system_clock::boot_clock_name().unwrap_or_default();
     let start = Start {
-        follows_other_wal: recovery::starts_from_other_wal(),
+        follows_other_wal: starts_from_other_wal(),
         system: recovery::system_identifier(),
         is_shut_down: recovery::is_shut_down(),
         checkpoint: recovery::checkpoint_position(),

@@ -2,9 +2,9 @@
 //!
 //! Paths are relative: every process of a server has the data directory as its working directory.
 
-use super::state::Written;
 use crate::pg::ereport::{Report, errors};
 use crate::pg::recovery;
+use idgen_core::clock::port::Written;
 use idgen_core::clock::record::{FILE, Found, Record};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};

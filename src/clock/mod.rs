@@ -9,7 +9,7 @@ use crate::pg::latch::{self, WaitEvent};
 use crate::pg::{datum, recovery, system_clock, xact};
 use crate::settings;
 use crate::shmem;
-use idgen_core::clock::{Obstacle, US_PER_MS};
+use idgen_core::clock::{Obstacle, US_PER_MS, moves};
 use idgen_core::layout::time_text;
 use idgen_core::snowflake::Bounds;
 use pgrx::datum::Interval;
@@ -17,7 +17,7 @@ use pgrx::prelude::*;
 use state::{FILE, days, read};
 use std::io;
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 mod file;
@@ -38,7 +38,7 @@ impl State {
     /// Raises the ceiling for ids of these times, the first of which was at or past the mark of these bounds: moves the mark, or
     /// calls the function of [`on_lease_end_reached`].
     pub fn raise_ceiling(&self, bounds: &Bounds, (first_ms, last_ms): (i64, i64)) {
-        match self.mark.obstacle(bounds.ceiling_ms, last_ms) {
+        match self.high_water.mark.obstacle(bounds.ceiling_ms, last_ms) {
             Obstacle::Gone => {}
             Obstacle::Mark { reserve_ms } => mark::reserve(self, reserve_ms, next_limit_ms(bounds, reserve_ms)),
             Obstacle::LeaseEnd => ON_LEASE_END_REACHED.get().into_iter().for_each(|wait| wait(first_ms)),
@@ -46,7 +46,7 @@ impl State {
     }
 
     pub fn lease_end_ms(&self) -> i64 {
-        self.mark.lease_end_ms()
+        self.high_water.mark.lease_end_ms()
     }
 }
 
@@ -98,7 +98,7 @@ pub fn restrict_times<R>(
         }
         // First: a process that sees the new end must see that tenancies under the old worker id have ended.
         table.restart_at(first_ms);
-        state.mark.set_lease_end(lease_end_ms);
+        state.high_water.mark.set_lease_end(lease_end_ms);
         // Last: a process that waits for another end reads what is published.
         Some(publish())
     })
@@ -107,12 +107,12 @@ pub fn restrict_times<R>(
 /// Moves the lease end only: the lease was extended.
 pub fn extend_to(lease_end_ms: i64) {
     let state = STATE.require();
-    GENERATORS.exclusive(|_| state.mark.set_lease_end(lease_end_ms));
+    GENERATORS.exclusive(|_| state.high_water.mark.set_lease_end(lease_end_ms));
 }
 
 /// Before the first lease of a worker id: nothing can be issued. In the postmaster at the start.
 pub fn restrict_to_nothing_at_start() {
-    STATE.require().mark.set_lease_end(i64::MIN);
+    STATE.require().high_water.mark.set_lease_end(i64::MIN);
 }
 
 /// The row of `idgen.stat_clock`; none without preload.
@@ -145,7 +145,7 @@ fn stat_get_clock() -> TableIterator<
 
 /// The mark; `None` before the first generation since the server started.
 fn mark_ms() -> Option<i64> {
-    STATE.get().filter(|state| state.mark.is_known()).map(|state| state.mark.mark_ms())
+    STATE.get().filter(|state| state.high_water.mark.is_known()).map(|state| state.high_water.mark.mark_ms())
 }
 
 /// How far ids are ahead of the wall clock: the latest one, or where they begin after a crash, a promotion or an observed id.
@@ -178,7 +178,7 @@ fn write_error() -> Option<(&'static str, io::Error)> {
 
 /// True if a standby does not know how far ids may go.
 fn is_label_passed() -> bool {
-    STATE.get().is_some_and(|state| state.label.reach.is_passed())
+    STATE.get().is_some_and(|state| state.high_water.label.reach.is_passed())
 }
 
 /// True if `idgen.layout` has changed since the file was written by an earlier start.
@@ -274,7 +274,7 @@ fn mark() -> Check {
 
 /// The reason why the file cannot be used; `None` if there is none, or once a draw has read and written the file.
 fn unusable() -> Option<file::FileError> {
-    STATE.get().filter(|state| !state.is_ready.load(Acquire) && !recovery::is_in_progress())?;
+    STATE.get().filter(|state| !moves::is_ready(&state.high_water) && !recovery::is_in_progress())?;
     file::read(recovery::system_identifier()).err().or_else(|| file::access_error().map(file::FileError::Io))
 }
 
@@ -286,5 +286,5 @@ pub fn init() {
         xact::at_exit(mark::at_exit);
     });
     // In the postmaster, from which all processes inherit it.
-    xact::on_xact_event(|_| label::at_xact_event());
+    xact::on_xact_event(|_| mark::at_xact_event());
 }

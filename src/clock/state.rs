@@ -8,8 +8,8 @@ use crate::pg::latch::ConditionVariable;
 use crate::pg::system_clock;
 use crate::settings;
 use crate::shmem::{Locked, Part};
-use idgen_core::clock::label::{LabelReach, LabelWorker, Labels};
-use idgen_core::clock::{ClockStep, ClockSteps, Mark, Reading, US_PER_MS};
+use idgen_core::clock::port::{HighWater, Written};
+use idgen_core::clock::{ClockStep, ClockSteps, Reading, US_PER_MS};
 use idgen_core::generator::{FLOORS, Floor, Generator, GeneratorTable};
 use idgen_core::snowflake::Bounds;
 use pgrx::prelude::*;
@@ -33,15 +33,7 @@ pub static GENERATORS: Locked<GeneratorTable<'static>> = Locked::new(c"idgen gen
 
 pub struct State {
     pub(super) steps: ClockSteps,
-    pub(super) mark: Mark,
-    /// How far replicas know that ids may go.
-    pub(super) label: LabelState,
-    /// The file was read since the server started, and ids begin at its floor. Holder of the file's lock.
-    pub(super) is_begun: AtomicBool,
-    /// The file promises that floor.
-    pub(super) is_ready: AtomicBool,
-    /// The server started from another server's WAL: its data may be newer than its file.
-    pub(super) is_replayed: AtomicBool,
+    pub(super) high_water: HighWater,
     /// `idgen.layout` differs from the one that an earlier start wrote into the file.
     pub(super) is_layout_changed: AtomicBool,
     pub(super) writes: AtomicU64,
@@ -53,20 +45,10 @@ pub struct State {
 }
 
 impl State {
-    /// At the start nothing can be issued: the file is not read yet.
     fn new() -> Self {
         Self {
             steps: ClockSteps::new(read()),
-            mark: Mark::unknown(),
-            label: LabelState {
-                reach: LabelReach::new(),
-                allowed_ms: AtomicI64::new(i64::MIN),
-                wanted_ms: AtomicI64::new(i64::MIN),
-                worker: LabelWorker::new(),
-            },
-            is_begun: AtomicBool::new(false),
-            is_ready: AtomicBool::new(false),
-            is_replayed: AtomicBool::new(false),
+            high_water: HighWater::new(),
             is_layout_changed: AtomicBool::new(false),
             writes: AtomicU64::new(0),
             write_us: AtomicU64::new(0),
@@ -96,27 +78,6 @@ impl State {
     }
 }
 
-/// The part of the clock's state that is about the label.
-pub struct LabelState {
-    pub(super) reach: LabelReach,
-    /// The latest label that the newest record of the file allows. Holder of the file's lock.
-    pub(super) allowed_ms: AtomicI64,
-    /// The time that the next label must reach, for ids that wait for it.
-    pub(super) wanted_ms: AtomicI64,
-    pub(super) worker: LabelWorker,
-}
-
-/// The newest record that this server has written. Behind the lock of the file.
-#[derive(Default)]
-pub struct Written {
-    /// The number of the newest durable record.
-    pub turn: u64,
-    /// The data directory was synced with the file in it since the server started. A server that starts does not know: an
-    /// earlier one may have failed right before that.
-    pub is_name_durable: bool,
-    pub labels: Labels,
-}
-
 /// Both clocks.
 pub fn read() -> Reading {
     let boot_us = system_clock::boot_us();
@@ -143,13 +104,13 @@ impl State {
     #[inline]
     pub fn quick_bounds(&self) -> Bounds {
         // The early ceiling is before the mark, so that the mark moves before it stops an issue.
-        bounds(now_ms(self), self.mark.early_ceiling_ms())
+        bounds(now_ms(self), self.high_water.mark.early_ceiling_ms())
     }
 
     /// The bounds of an issue by the clock and the mark as they are now. Moves nothing: the clock may be outside of the
     /// layout's time, and a mark that was moved there would outlive the correction of the clock.
     pub fn careful_bounds(&self) -> Bounds {
-        bounds(self.read_wall_ms(), self.mark.ceiling_ms())
+        bounds(self.read_wall_ms(), self.high_water.mark.ceiling_ms())
     }
 
     fn read_wall_ms(&self) -> i64 {

@@ -18,14 +18,10 @@ pub fn is_in_progress() -> bool {
     unsafe { pg_sys::RecoveryInProgress() }
 }
 
-/// True if this start begins with data that another server's WAL has made, or will make, newer than the files that
-/// PostgreSQL does not log: a standby, a backup, a recovery from an archive, also one that ended without a promotion. For the
-/// postmaster before recovery begins, which renames the files and overwrites the state in the control file.
-pub fn starts_from_other_wal() -> bool {
+/// True if the last recovery has not ended with a promotion, by the control file.
+pub fn ended_in_recovery() -> bool {
     use pg_sys::DBState::{DB_IN_ARCHIVE_RECOVERY, DB_SHUTDOWNED_IN_RECOVERY};
-    let files = ["standby.signal", "recovery.signal", "backup_label"];
-    files.into_iter().any(|name| std::fs::exists(name).unwrap_or(false))
-        || control_file(|control| matches!(control.state, DB_IN_ARCHIVE_RECOVERY | DB_SHUTDOWNED_IN_RECOVERY))
+    control_file(|control| matches!(control.state, DB_IN_ARCHIVE_RECOVERY | DB_SHUTDOWNED_IN_RECOVERY))
 }
 
 /// True after the checkpoint of a clean shutdown.

@@ -44,6 +44,13 @@ pub enum Wal {
     Lost,
 }
 
+/// True if a start begins with data that another server's WAL has made, or will make, newer than the files that PostgreSQL
+/// does not log: a standby, a backup, a recovery from an archive, also one that ended without a promotion. Before recovery
+/// begins, which renames the files and overwrites the state in the control file.
+pub fn starts_from_other_wal(exists: impl Fn(&str) -> bool, control_file_is_in_recovery: bool) -> bool {
+    ["standby.signal", "recovery.signal", "backup_label"].into_iter().any(exists) || control_file_is_in_recovery
+}
+
 impl Life {
     pub fn parse(text: &str) -> Self {
         let mut lines = text.lines();

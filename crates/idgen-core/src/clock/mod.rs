@@ -18,7 +18,10 @@
 //!   lease end: the hot path stays below it, so that the mark is moved before ids reach it.
 
 pub mod label;
+pub mod labelling;
 mod mark;
+pub mod moves;
+pub mod port;
 pub mod record;
 pub mod start;
 mod steps;

@@ -32,6 +32,12 @@ pub struct Commits {
     pub prepared_ms: Option<i64>,
 }
 
+/// True if the data may be newer than the file. A label of an earlier timeline shows that the server was promoted, and has
+/// issued nothing since.
+pub fn is_replayed(is_noted: bool, label: Option<MarkLabel>, timeline: u32) -> bool {
+    is_noted || label.is_some_and(|label| label.timeline != timeline)
+}
+
 impl Evidence {
     /// The floor: no id issued earlier by this server, or by the primary it followed, has this time or a later one.
     ///
