@@ -1,0 +1,72 @@
+//! `simulate SECONDS [SEED]`: searches for histories that break a promise, on all processors, and ends with one line. If it
+//! finds one, it prints the seed and the shortened story, and exits with 1.
+
+use idgen_sim::world::choices::Choices;
+use idgen_sim::world::run::{GOALS, Outcome, run};
+use idgen_sim::world::shorten::shorten;
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The steps of a run, before the faults end.
+const STEPS: u32 = 3000;
+/// How long a story is shortened.
+const SHORTENING: Duration = Duration::from_secs(20);
+
+#[derive(Default)]
+struct Found {
+    steps: u64,
+    goals: BTreeMap<&'static str, u64>,
+    hole: Option<(u64, Outcome)>,
+}
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1).map(|argument| argument.parse::<u64>().expect("a number"));
+    let seconds = arguments.next().expect("the seconds to search");
+    let from_clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+    let first_seed = arguments.next().unwrap_or_else(from_clock);
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let (found, seeds) = (Mutex::new(Found::default()), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| search(&found, &seeds, first_seed, until));
+        }
+    });
+    report(found.into_inner().expect("no search has panicked"), seeds.into_inner())
+}
+
+/// Tries one seed after another. The first is tried in any case.
+fn search(found: &Mutex<Found>, seeds: &AtomicU64, first_seed: u64, until: Instant) {
+    loop {
+        let seed = first_seed.wrapping_add(seeds.fetch_add(1, Relaxed));
+        let outcome = run(Choices::seeded(seed), STEPS, false);
+        let mut found = found.lock().expect("no search has panicked");
+        found.steps += outcome.steps;
+        for (goal, count) in &outcome.goals {
+            *found.goals.entry(goal).or_default() += count;
+        }
+        if outcome.broken.is_some() {
+            found.hole.get_or_insert((seed, outcome));
+        }
+        if found.hole.is_some() || Instant::now() >= until {
+            return;
+        }
+    }
+}
+
+fn report(found: Found, seeds: u64) -> ExitCode {
+    let Found { steps, goals, hole } = found;
+    let missed: Vec<_> = GOALS.iter().filter(|goal| !goals.contains_key(*goal)).collect();
+    if let Some((seed, outcome)) = &hole {
+        let shortened = shorten(outcome.choices.clone(), STEPS, SHORTENING);
+        println!("seed {seed}, shortened:\n{}\n", shortened.story.join("\n"));
+    } else if !missed.is_empty() {
+        println!("not reached: {missed:?}");
+    }
+    let reached = GOALS.len() - missed.len();
+    let holes = usize::from(hole.is_some());
+    println!("simulate: {steps} steps, {seeds} seeds, {reached} of {} goals reached, {holes} holes found", GOALS.len());
+    if hole.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}

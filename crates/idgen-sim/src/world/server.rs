@@ -1,0 +1,128 @@
+//! A simulated server: a data directory, clocks, and shared memory while it runs.
+
+use super::disk::{ControlState, Directory, Entry};
+use super::judge::Promised;
+use super::memory::Memory;
+use super::rows::{Key, Row};
+use idgen_core::clock::label::MarkLabel;
+use std::rc::Rc;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Stopped,
+    /// Its postmaster works, before recovery.
+    Starting,
+    /// It replays WAL: a standby, or a recovery from an archive.
+    Recovering,
+    Running,
+}
+
+pub struct Server {
+    pub name: char,
+    pub directory: Directory,
+    pub phase: Phase,
+    pub memory: Rc<Memory>,
+    /// It has no data that anyone may start: another server has taken over.
+    pub is_void: bool,
+    /// A backup that was taken while it ran: its files as they were then, and its WAL so far.
+    pub backup: Option<Directory>,
+    /// What a recovery from an archive replays, and whether it ends with a promotion.
+    pub archive: (Vec<Rc<Entry>>, bool),
+    /// The time of the last commit that it has replayed since it started, by the clock of the one that has written it.
+    pub replayed_ms: Option<i64>,
+    /// The wall clock minus the true time.
+    pub offset_us: i64,
+    /// When the machine started, in true time.
+    pub booted_us: i64,
+    /// What no id of it may be at or below.
+    pub promised: Promised,
+}
+
+/// The true time at the beginning of the world: 2026-01-01.
+pub const BEGIN_MS: i64 = 1_767_225_600_000;
+
+impl Server {
+    pub fn new(name: char, identity: u64) -> Self {
+        Self {
+            name,
+            directory: Directory::new(identity, BEGIN_MS),
+            phase: Phase::Stopped,
+            memory: Rc::new(Memory::new()),
+            is_void: false,
+            backup: None,
+            archive: (Vec::new(), true),
+            replayed_ms: None,
+            offset_us: 0,
+            booted_us: -3_600_000_000,
+            promised: Promised::default(),
+        }
+    }
+
+    /// The label that its rows have.
+    pub fn label(&self) -> Option<MarkLabel> {
+        match self.directory.rows().get(&Key::Label) {
+            Some(Row::Label(label)) => Some(*label),
+            _ => None,
+        }
+    }
+
+    pub fn wall_ms(&self, now_us: i64) -> i64 {
+        BEGIN_MS + (now_us + self.offset_us).div_euclid(1000)
+    }
+
+    pub fn boot_us(&self, now_us: i64) -> i64 {
+        now_us - self.booted_us
+    }
+
+    /// It begins to replay WAL.
+    pub fn follow(&mut self) {
+        self.directory.control.state = ControlState::InRecovery;
+        self.phase = Phase::Recovering;
+    }
+
+    /// It begins to write.
+    pub fn begin_to_write(&mut self) {
+        self.directory.control.state = ControlState::InProduction;
+        self.directory.signal = None;
+        self.phase = Phase::Running;
+    }
+
+    pub fn promote(&mut self, now_us: i64) {
+        self.directory.control.timeline += 1;
+        self.directory.control.checkpoint_ms = self.wall_ms(now_us);
+        self.promised.restart(None);
+        self.begin_to_write();
+    }
+
+    pub fn stop(&mut self, floor: Floor) {
+        self.phase = Phase::Stopped;
+        let known_ms = self.promised.floor_at_most_ms;
+        self.promised.restart(match floor {
+            Floor::Exact => known_ms.map(|known_ms| known_ms.max(self.promised.reached_ms + 1)),
+            Floor::Mark => Some(self.promised.mark_ms),
+            Floor::Unknown => None,
+        });
+    }
+
+    /// Its file is gone, or an older one. Only what the label in the data covers is promised: without one nothing, and nothing
+    /// above the mark of the older file if that does not show that it is old.
+    pub fn lose_file(&mut self, latest_label_ms: Option<i64>) {
+        let label = self.label().filter(|label| Some(label.until_ms) > latest_label_ms);
+        if label.is_none_or(|label| label.until_ms <= self.promised.reached_ms) {
+            self.promised = match label {
+                Some(_) => Promised::by_rows(&self.directory.wal.entries),
+                None => Promised::default(),
+            };
+        }
+        self.promised.restart(None);
+    }
+}
+
+/// Where ids begin after a stop.
+pub enum Floor {
+    /// After the last one.
+    Exact,
+    /// At the mark.
+    Mark,
+    Unknown,
+}
