@@ -12,8 +12,7 @@ use pgrx::prelude::*;
 /// A lock by its name.
 pub struct Named<'a> {
     pub hash: NameHash,
-    /// Called only if the name is not registered yet.
-    pub name: &'a dyn Fn() -> String,
+    pub name: &'a str,
 }
 
 impl Named<'_> {
@@ -99,7 +98,7 @@ pub fn all(names: &[(NameHash, String)], mode: Mode, scope: Scope, limit: Limit)
         let has_all = names.iter().all(|(hash, name)| {
             // A cancel that nothing serves here would be reported after the call, which then leaves its locks held.
             check_for_interrupts!();
-            let named = Named { hash: *hash, name: &|| name.clone() };
+            let named = Named { hash: *hash, name };
             let lock = named.lock(mode);
             let acquired = lock.try_acquire(Scope::Session).or_else(|| {
                 let _waiting = named.waiting(mode, scope);
@@ -121,7 +120,7 @@ pub fn all(names: &[(NameHash, String)], mode: Mode, scope: Scope, limit: Limit)
             if scope == Scope::Transaction {
                 for ((lock, acquired), (hash, name)) in held.lock().iter().zip(names) {
                     lock.hand_to_transaction();
-                    Named { hash: *hash, name: &|| name.clone() }.acquired(mode, scope, *acquired);
+                    Named { hash: *hash, name }.acquired(mode, scope, *acquired);
                 }
             }
             true
@@ -151,7 +150,7 @@ pub fn release(named: &Named, mode: Option<Mode>) -> bool {
         }
         None => {
             let is_transactions = modes.iter().any(|mode| named.lock(*mode).is_held());
-            (if is_transactions { errors::held_by_transaction } else { errors::not_held })(&(named.name)()).warn();
+            (if is_transactions { errors::held_by_transaction } else { errors::not_held })(named.name).warn();
             false
         }
     }

@@ -10,7 +10,7 @@ use crate::pg::effects::SubxactList;
 use crate::pg::session::database;
 use crate::pg::{system_clock, xact};
 use crate::settings;
-use crate::shmem::{Locked, Part};
+use crate::shmem::{FixedText, Locked, Part};
 use idgen_core::lock::registry::{self, LockUses, Lookup, NameEntry, NameTag};
 use idgen_core::lock::{MAX_NAME_BYTES, NameHash};
 use pgrx::prelude::*;
@@ -295,36 +295,18 @@ pub static NAMES: Part<&'static [NameTag]> =
 
 /// The names with their texts. The exclusive lock is also for changing an entry of [`NAMES`].
 pub static NAME_TEXTS: Locked<&'static mut [NameText]> =
-    Locked::new(c"idgen lock name texts", 50, |block| block.array(settings::max_lock_names(), NameText::new));
+    Locked::new(c"idgen lock name texts", 50, |block| block.array(settings::max_lock_names(), NameText::default));
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct NameText {
     /// `None` if the entry is free.
     entry: Option<NameEntry>,
-    length: u8,
-    bytes: [u8; MAX_NAME_BYTES],
+    name: FixedText<MAX_NAME_BYTES>,
 }
 
-impl NameText {
-    fn new() -> Self {
-        Self { entry: None, length: 0, bytes: [0; MAX_NAME_BYTES] }
-    }
-
-    fn set(&mut self, entry: NameEntry, name: &str) {
-        let length = name.len().min(MAX_NAME_BYTES);
-        (self.entry, self.length) = (Some(entry), length as u8);
-        self.bytes[..length].copy_from_slice(&name.as_bytes()[..length]);
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.bytes[..usize::from(self.length)]).into_owned()
-    }
-}
-
-/// Registers the name of a lock that this process holds or waits for. Does nothing without preload. `name` is called
-/// only if the name is not registered yet.
+/// Registers the name of a lock that this process holds or waits for. Does nothing without preload.
 #[inline]
-pub fn register(hash: NameHash, name: &dyn Fn() -> String) {
+pub fn register(hash: NameHash, name: &str) {
     let Some(names) = NAMES.get() else {
         return;
     };
@@ -336,28 +318,23 @@ pub fn register(hash: NameHash, name: &dyn Fn() -> String) {
 }
 
 #[cold]
-fn register_new(names: &[NameTag], entry: NameEntry, name: &dyn Fn() -> String) {
-    // Allocated before the lock is acquired.
-    let name = name();
-    let mut other = NameText::new();
-    let collides = NAME_TEXTS.exclusive(|texts| {
+fn register_new(names: &[NameTag], entry: NameEntry, name: &str) {
+    let other = NAME_TEXTS.exclusive(|texts| {
         let at = |index: usize| texts[index].entry;
         let vacate = |index: usize, entry: &NameEntry| names[index].vacate(entry, uses(entry.database, entry.hash.key));
         match registry::look_up(names.len(), entry, at, vacate) {
             Lookup::Take(index) => {
-                texts[index].set(entry, &name);
+                texts[index].entry = Some(entry);
+                texts[index].name.set(name);
                 names[index].set(&entry);
-                false
+                None
             }
-            Lookup::Collides(index) => {
-                other = texts[index];
-                true
-            }
-            Lookup::Known(_) | Lookup::Full => false,
+            Lookup::Collides(index) => Some(texts[index].name),
+            Lookup::Known(_) | Lookup::Full => None,
         }
     });
-    if collides {
-        errors::collision(&name, &other.text()).warn();
+    if let Some(other) = other.and_then(|other| other.text()) {
+        errors::collision(name, &other).warn();
     }
 }
 
@@ -370,5 +347,5 @@ pub fn registered() -> Option<impl Iterator<Item = (i64, String)>> {
         let is_here = |text: &&NameText| text.entry.is_some_and(|entry| entry.database == database());
         found.extend(texts.iter().filter(is_here).copied());
     });
-    Some(found.into_iter().filter_map(|text| Some((text.entry?.hash.key, text.text()))))
+    Some(found.into_iter().filter_map(|text| Some((text.entry?.hash.key, text.name.text()?))))
 }

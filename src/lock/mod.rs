@@ -8,7 +8,7 @@
 use crate::args;
 use crate::pg::advisory_lock::{Limit, Mode, Scope};
 use crate::pg::datum::{self, Composite, Text};
-use crate::pg::function::{self, CallSite, TriggerRow, Tuple};
+use crate::pg::function::{self, TriggerRow, Tuple};
 use crate::shmem;
 use acquire::Named;
 use holds::BACKENDS;
@@ -34,40 +34,41 @@ fn lock_key(name: Text) -> i64 {
 
 /// Acquires a lock for the session. Waits as long as `lock_timeout` allows, then raises 55P03.
 #[pg_extern(sql = false)]
-fn lock_acquire(fcinfo: pg_sys::FunctionCallInfo) {
-    // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
-    unsafe { acquire_one(fcinfo, Scope::Session) }
+fn lock_acquire(name: Option<Text>, shared: Option<bool>) {
+    acquire(name, shared, Scope::Session, Limit::Setting);
 }
 
 /// Acquires a lock for the transaction, as `lock_acquire` does.
 #[pg_extern(sql = false)]
-fn lock_acquire_xact(fcinfo: pg_sys::FunctionCallInfo) {
-    // SAFETY: as above.
-    unsafe { acquire_one(fcinfo, Scope::Transaction) }
+fn lock_acquire_xact(name: Option<Text>, shared: Option<bool>) {
+    acquire(name, shared, Scope::Transaction, Limit::Setting);
 }
 
 /// Acquires a lock for the session. False if it is not available within the timeout, 0 to 24 days; else 22023.
 #[pg_extern(sql = false)]
-fn lock_try_acquire(fcinfo: pg_sys::FunctionCallInfo) -> bool {
-    // SAFETY: as above.
-    unsafe { try_acquire_one(fcinfo, Scope::Session) }
+fn lock_try_acquire(name: Option<Text>, timeout: Option<Interval>, shared: Option<bool>) -> bool {
+    acquire(name, shared, Scope::Session, Limit::answer(args::timeout(timeout)))
 }
 
 /// Acquires a lock for the transaction, as `lock_try_acquire` does.
 #[pg_extern(sql = false)]
-fn lock_try_acquire_xact(fcinfo: pg_sys::FunctionCallInfo) -> bool {
-    // SAFETY: as above.
-    unsafe { try_acquire_one(fcinfo, Scope::Transaction) }
+fn lock_try_acquire_xact(name: Option<Text>, timeout: Option<Interval>, shared: Option<bool>) -> bool {
+    acquire(name, shared, Scope::Transaction, Limit::answer(args::timeout(timeout)))
+}
+
+#[inline]
+fn acquire(name: Option<Text>, shared: Option<bool>, scope: Scope, limit: Limit) -> bool {
+    let mode = mode(shared);
+    let name = args::name(name.as_deref(), "name");
+    acquire::one(&Named { hash: hash(name), name }, mode, scope, limit)
 }
 
 /// Releases a session's lock once. With `shared` NULL, releases the exclusive lock, or else the shared one. False, with
 /// a warning, if the session does not hold it.
 #[pg_extern(sql = false)]
-fn lock_release(fcinfo: pg_sys::FunctionCallInfo) -> bool {
-    // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
-    let (site, shared) = unsafe { (CallSite::new(fcinfo, Some(0)), pgrx::fcinfo::pg_getarg::<bool>(fcinfo, 1)) };
-    let name = || site.text().unwrap_or_default().into_owned();
-    site.with(hash_of_call, |hash| acquire::release(&Named { hash: *hash, name: &name }, shared.map(Mode::of)))
+fn lock_release(name: Option<Text>, shared: Option<bool>) -> bool {
+    let name = args::name(name.as_deref(), "name");
+    acquire::release(&Named { hash: hash(name), name }, shared.map(Mode::of))
 }
 
 /// Acquires several locks for the session, or none. Waits as long as `lock_timeout` allows for all of them, then raises
@@ -101,38 +102,9 @@ fn lock_try_acquire_many_xact(names: Option<Array<Text>>, timeout: Option<Interv
 fn lock_release_many(names: Option<Array<Text>>, shared: Option<bool>) -> bool {
     let mut all_held = true;
     for (hash, name) in ordered(names).iter().rev() {
-        all_held &= acquire::release(&Named { hash: *hash, name: &|| name.clone() }, shared.map(Mode::of));
+        all_held &= acquire::release(&Named { hash: *hash, name }, shared.map(Mode::of));
     }
     all_held
-}
-
-/// # Safety
-/// `fcinfo` is that of the running call, with a text and a boolean as its arguments.
-unsafe fn acquire_one(fcinfo: pg_sys::FunctionCallInfo, scope: Scope) {
-    // SAFETY: by the above.
-    let (site, shared) = unsafe { (CallSite::new(fcinfo, Some(0)), pgrx::fcinfo::pg_getarg::<bool>(fcinfo, 1)) };
-    acquire(&site, mode(shared), scope, Limit::Setting);
-}
-
-/// # Safety
-/// `fcinfo` is that of the running call, with a text, an interval and a boolean as its arguments.
-unsafe fn try_acquire_one(fcinfo: pg_sys::FunctionCallInfo, scope: Scope) -> bool {
-    // SAFETY: by the above.
-    let (site, timeout, shared) = unsafe {
-        let shared = pgrx::fcinfo::pg_getarg::<bool>(fcinfo, 2);
-        (CallSite::new(fcinfo, Some(0)), pgrx::fcinfo::pg_getarg::<Interval>(fcinfo, 1), shared)
-    };
-    acquire(&site, mode(shared), scope, Limit::answer(args::timeout(timeout)))
-}
-
-#[inline]
-fn acquire(site: &CallSite, mode: Mode, scope: Scope, limit: Limit) -> bool {
-    let name = || site.text().unwrap_or_default().into_owned();
-    site.with(hash_of_call, |hash| acquire::one(&Named { hash: *hash, name: &name }, mode, scope, limit))
-}
-
-fn hash_of_call(site: &CallSite) -> NameHash {
-    hash(args::name(site.text().as_deref(), "name"))
 }
 
 /// A session that acquires a lock often releases the same one next, and hashing a name costs as much as acquiring its
