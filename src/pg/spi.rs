@@ -8,7 +8,6 @@ use super::datum::{self, Text};
 use super::ereport::{self, errors};
 use super::session::Replaced;
 use super::xact::{self, Durability};
-use pgrx::PgRelation;
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
@@ -65,17 +64,8 @@ impl ExtensionTable {
     /// True if the OID of the table that was found to be the extension's still has this name. An OID is used again after four
     /// billion others; a superuser can take the table out of the extension, or rename it.
     fn still_is(&self, table: pg_sys::Oid) -> bool {
-        // SAFETY: looks into the system's caches. A row of pg_class has this form, and is released after its use.
-        unsafe {
-            let row = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::RELOID as i32, table.into());
-            if row.is_null() {
-                return false;
-            }
-            let form = pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_class>();
-            let is_named = CStr::from_ptr((*form).relname.data.as_ptr()) == self.name;
-            pg_sys::ReleaseSysCache(row);
-            is_named
-        }
+        // SAFETY: a name is a C string.
+        class(table, |class| unsafe { CStr::from_ptr(class.relname.data.as_ptr()) } == self.name) == Some(true)
     }
 
     /// False also without the table. The SQL of an earlier release may lack the column.
@@ -166,6 +156,20 @@ unsafe extern "C-unwind" {
     pub safe fn user() -> pg_sys::Oid;
 }
 
+/// What the row of a relation in pg_class says; `None` without such a relation. It need not be locked.
+pub fn class<R>(relation: pg_sys::Oid, read: impl FnOnce(&pg_sys::FormData_pg_class) -> R) -> Option<R> {
+    // SAFETY: looks into the system's caches. A row of pg_class has this form, and is released after it is read.
+    unsafe {
+        let row = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::RELOID as i32, relation.into());
+        if row.is_null() {
+            return None;
+        }
+        let result = read(&*pg_sys::GETSTRUCT(row).cast());
+        pg_sys::ReleaseSysCache(row);
+        Some(result)
+    }
+}
+
 /// The name of a role; its OID if it was dropped.
 pub fn role_name(role: pg_sys::Oid) -> String {
     // SAFETY: null or a C string, copied at once.
@@ -179,8 +183,7 @@ pub fn role_name(role: pg_sys::Oid) -> String {
 fn as_owner_of<R>(table: &ExtensionTable, mode: u32, work: impl FnOnce() -> R) -> R {
     xact::owning_locks(|| {
         let table = table.lock(mode);
-        // SAFETY: the table is there, because it is locked.
-        let owner = unsafe { (*PgRelation::open(table).rd_rel).relowner };
+        let owner = class(table, |class| class.relowner).expect("the table is locked");
         as_role(owner, pg_sys::SECURITY_NOFORCE_RLS, work)
     })
 }
