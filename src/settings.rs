@@ -269,7 +269,7 @@ unsafe extern "C-unwind" fn check_layout(
     let text = unsafe { (!(*new).is_null()).then(|| CStr::from_ptr(*new)) };
     let parsed = Layout::parse(&text.unwrap_or_default().to_string_lossy());
     if let Err(error) = &parsed {
-        let detail = CString::new(error.to_string()).unwrap_or_default();
+        let detail = CString::new(error.as_str()).unwrap_or_default();
         // SAFETY: the variable holds a string in PostgreSQL's memory, which pstrdup allocates.
         unsafe { pg_sys::GUC_check_errdetail_string = pg_sys::pstrdup(detail.as_ptr()) };
     }

@@ -3,7 +3,7 @@
 use crate::pg::ereport::{Report, errors};
 use crate::settings;
 use idgen_core::clock::LATEST_MS;
-use idgen_core::layout::{IdError, Layout, LayoutError, NodeError, PRESETS, time_text};
+use idgen_core::layout::{IdError, Layout, NodeError, PRESETS, time_text};
 use idgen_core::text::{FORMATS, TextError};
 
 errors! {
@@ -58,7 +58,7 @@ errors! {
             COMMIT PREPARED or ROLLBACK PREPARED with this gid.";
     }
 
-    fn layout(text: &str, error: &LayoutError) {
+    fn layout(text: &str, error: &str) {
         ERRCODE_INVALID_PARAMETER_VALUE: "invalid layout \"{text}\"";
         detail: "{error}";
         hint: "Use a preset ({}) or a spec such as \"time:41 worker:10 sequence:12 unit:1ms epoch:2020-01-01\".",

@@ -5,10 +5,8 @@
 
 use crate::snowflake::{IdSpace, Span, Ticks};
 
-mod error;
 mod spec;
 
-pub use error::{IdError, LayoutError, LayoutProblem, NodeError};
 pub use spec::{PRESETS, time_text, time_text_us};
 
 /// A field with the same value in every id.
@@ -46,6 +44,27 @@ pub struct Parts {
     pub worker: Option<u32>,
     pub tag: Option<u32>,
     pub sequence: u64,
+}
+
+/// A worker or datacenter id that does not fit its field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeError {
+    /// `"worker"` or `"datacenter"`.
+    pub field: &'static str,
+    pub value: u32,
+    /// The greatest value that fits; 0 if the layout does not have the field.
+    pub max: u64,
+}
+
+/// Why an id cannot be unpacked, or parts cannot be packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdError {
+    Negative,
+    TooManyBits { bits: u32 },
+    BeforeEpoch,
+    AfterEnd,
+    Sequence { max: u64 },
+    Node(NodeError),
 }
 
 impl Layout {

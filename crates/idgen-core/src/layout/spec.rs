@@ -1,8 +1,8 @@
 //! Layouts as text: `time:41 worker:10 sequence:12 unit:1ms epoch:2020-01-01`, or the name of a preset.
 
-use super::error::{LayoutError, LayoutProblem as Problem};
 use super::{Layout, Span, Tag, Ticks};
 use chrono::{DateTime, NaiveDate, SecondsFormat, Utc};
+use std::borrow::Cow;
 use std::fmt;
 
 /// Name and spec. Bits and epoch are those that the named system publishes. A preset never changes: ids made in it must
@@ -50,21 +50,30 @@ impl Layout {
     /// The rules: `time` comes first, with 20 to 62 bits. One `sequence` has 1 to 32. `worker`, `datacenter` (only with
     /// a worker) and `tag` are optional, with 1 to 31 each. Together they have at most 63. A tag's value fits its bits.
     /// `unit` is 1ms to 1s, by default 1ms. `epoch` is a date, a time or milliseconds since 1970, from 1970 to 9999.
-    pub fn parse(text: &str) -> Result<Layout, LayoutError> {
+    ///
+    /// The error is a sentence, for a DETAIL.
+    pub fn parse(text: &str) -> Result<Layout, String> {
         let mut words = text.split_whitespace();
         let spec = match (words.next(), words.next()) {
-            (None, _) => return Err(LayoutError::of_text(Problem::Empty)),
+            (None, _) => return Err("The text is empty.".to_owned()),
             (Some(name), None) if !name.contains(':') => {
-                preset(name).ok_or_else(|| LayoutError::at(name, Problem::UnknownPreset))?
+                preset(name).ok_or_else(|| at(name, "no preset has this name".into()))?
             }
             _ => text,
         };
         let mut draft = Draft::default();
         for word in spec.split_whitespace() {
-            draft.read(word).map_err(|problem| LayoutError::at(word, problem))?;
+            draft.read(word).map_err(|problem| at(word, problem))?;
         }
-        draft.finish().map_err(LayoutError::of_text)
+        draft.finish().map_err(|problem| format!("{problem}."))
     }
+}
+
+/// What is wrong with a word, or with the layout as a whole.
+type Problem = Cow<'static, str>;
+
+fn at(word: &str, problem: Problem) -> String {
+    format!("At \"{word}\": {problem}.")
 }
 
 fn preset(name: &str) -> Option<&'static str> {
@@ -73,38 +82,38 @@ fn preset(name: &str) -> Option<&'static str> {
 
 impl<'a> Draft<'a> {
     fn read(&mut self, word: &'a str) -> Result<(), Problem> {
-        let (key, value) = word.split_once(':').ok_or(Problem::NoColon)?;
+        let (key, value) = word.split_once(':').ok_or("expected name:value")?;
         match key {
-            "time" if !self.fields.is_empty() => Err(Problem::TimeNotFirst),
+            "time" if !self.fields.is_empty() => Err("\"time\" must be the first field".into()),
             "time" => self.field(key, value, TIME_BITS),
             "sequence" => self.field(key, value, SEQUENCE_BITS),
             "worker" | "datacenter" => self.field(key, value, OTHER_BITS),
             "tag" => self.tag(value),
             "unit" => set_once(&mut self.unit_ms, parse_unit(value)?),
             "epoch" => set_once(&mut self.epoch_ms, parse_epoch(value)?),
-            _ => Err(Problem::UnknownWord),
+            _ => Err("unknown word".into()),
         }
     }
 
     fn field(&mut self, key: &'a str, bits: &str, (min, max): (u8, u8)) -> Result<(), Problem> {
         if self.fields.is_empty() && key != "time" {
-            return Err(Problem::TimeNotFirst);
+            return Err("\"time\" must be the first field".into());
         }
         if self.fields.iter().any(|(other, _)| *other == key) {
-            return Err(Problem::Repeated);
+            return Err("given twice".into());
         }
         let in_range = digits(bits).filter(|bits| (min.into()..=max.into()).contains(bits));
-        let bits = in_range.ok_or(Problem::Bits { min, max })? as u8;
+        let bits = in_range.ok_or_else(|| format!("this field must have {min} to {max} bits"))? as u8;
         self.fields.push((key, bits));
         Ok(())
     }
 
     fn tag(&mut self, value: &str) -> Result<(), Problem> {
-        let (bits, tag) = value.split_once('=').ok_or(Problem::TagWithoutValue)?;
+        let (bits, tag) = value.split_once('=').ok_or("expected tag:bits=value")?;
         self.field("tag", bits, OTHER_BITS)?;
         let max = Span { shift: 0, bits: self.bits("tag").unwrap_or(0) }.max();
         let fits = digits(tag).filter(|tag| *tag <= max);
-        self.tag_value = fits.ok_or(Problem::TagDoesNotFit { max })? as u32;
+        self.tag_value = fits.ok_or_else(|| format!("the value must be 0 to {max}"))? as u32;
         Ok(())
     }
 
@@ -121,18 +130,21 @@ impl<'a> Draft<'a> {
     fn finish(self) -> Result<Layout, Problem> {
         let total: u32 = self.fields.iter().map(|(_, bits)| u32::from(*bits)).sum();
         if total > TOTAL_BITS {
-            return Err(Problem::TooManyBits { total });
+            return Err(format!("The fields have {total} bits; the maximum is {TOTAL_BITS}").into());
         }
         let layout = Layout {
-            time: self.span("time").ok_or(Problem::MissingTime)?,
+            time: self.span("time").ok_or("The field \"time\" is missing")?,
             datacenter: self.span("datacenter"),
             worker: self.span("worker"),
             tag: self.span("tag").map(|span| Tag { span, value: self.tag_value }),
-            sequence: self.span("sequence").ok_or(Problem::MissingSequence)?,
-            ticks: Ticks { unit_ms: self.unit_ms.unwrap_or(1), epoch_ms: self.epoch_ms.ok_or(Problem::MissingEpoch)? },
+            sequence: self.span("sequence").ok_or("The field \"sequence\" is missing")?,
+            ticks: Ticks {
+                unit_ms: self.unit_ms.unwrap_or(1),
+                epoch_ms: self.epoch_ms.ok_or("The word \"epoch\" is missing")?,
+            },
         };
         if layout.datacenter.is_some() && layout.worker.is_none() {
-            return Err(Problem::DatacenterWithoutWorker);
+            return Err("The field \"datacenter\" requires a field \"worker\"".into());
         }
         Ok(layout)
     }
@@ -141,7 +153,7 @@ impl<'a> Draft<'a> {
 fn set_once<T>(target: &mut Option<T>, value: T) -> Result<(), Problem> {
     match target.replace(value) {
         None => Ok(()),
-        Some(_) => Err(Problem::Repeated),
+        Some(_) => Err("given twice".into()),
     }
 }
 
@@ -156,7 +168,10 @@ fn parse_unit(text: &str) -> Result<u32, Problem> {
         Some(number) => digits(number),
         None => text.strip_suffix('s').and_then(digits).and_then(|s| s.checked_mul(1000)),
     };
-    unit_ms.filter(|ms| (1..=1000).contains(ms)).map(|ms| ms as u32).ok_or(Problem::Unit)
+    unit_ms
+        .filter(|ms| (1..=1000).contains(ms))
+        .map(|ms| ms as u32)
+        .ok_or("the unit must be 1ms to 1000ms, or 1s".into())
 }
 
 fn parse_epoch(text: &str) -> Result<i64, Problem> {
@@ -167,7 +182,9 @@ fn parse_epoch(text: &str) -> Result<i64, Problem> {
     } else {
         DateTime::parse_from_rfc3339(text).ok().map(|time| time.timestamp_millis())
     };
-    parsed.filter(|ms| (0..=LAST_EPOCH_MS).contains(ms)).ok_or(Problem::Epoch)
+    parsed
+        .filter(|ms| (0..=LAST_EPOCH_MS).contains(ms))
+        .ok_or("the epoch must be a date or time from 1970 to 9999, or milliseconds since 1970".into())
 }
 
 /// The canonical spec: [`Layout::parse`] reads it as the same layout.

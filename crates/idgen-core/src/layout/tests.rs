@@ -1,4 +1,3 @@
-use super::error::LayoutProblem as Problem;
 use super::*;
 use proptest::prelude::*;
 
@@ -6,9 +5,8 @@ fn layout(text: &str) -> Layout {
     Layout::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"))
 }
 
-fn problem(text: &str) -> (Option<String>, Problem) {
-    let LayoutError { word, problem } = Layout::parse(text).expect_err(text);
-    (word, problem)
+fn problem(text: &str) -> String {
+    Layout::parse(text).expect_err(text)
 }
 
 /// 2026-01-01, inside every preset.
@@ -70,48 +68,54 @@ fn spellings_of_one_layout_are_equal() {
 
 #[test]
 fn invalid_text_is_rejected_at_its_word() {
-    let at = |word: &str, problem| (Some(word.to_owned()), problem);
+    let at = |word: &str, problem: &str| format!("At \"{word}\": {problem}.");
     let tail = "unit:1ms epoch:2020-01-01";
     let with = |fields: &str| problem(&format!("{fields} {tail}"));
 
-    assert_eq!(problem(""), (None, Problem::Empty));
-    assert_eq!(problem(" \t\n"), (None, Problem::Empty));
-    assert_eq!(problem("snowflak"), at("snowflak", Problem::UnknownPreset));
-    assert_eq!(problem("Snowflake"), at("Snowflake", Problem::UnknownPreset));
-    assert_eq!(problem("snowflake js53"), at("snowflake", Problem::NoColon));
-    assert_eq!(with("time:41 sequence"), at("sequence", Problem::NoColon));
-    assert_eq!(with("time:41 sequnce:12"), at("sequnce:12", Problem::UnknownWord));
-    assert_eq!(with("Time:41 sequence:12"), at("Time:41", Problem::UnknownWord));
-    assert_eq!(with("sequence:12 time:41"), at("sequence:12", Problem::TimeNotFirst));
-    assert_eq!(with("time:41 worker:10 time:12"), at("time:12", Problem::TimeNotFirst));
-    assert_eq!(with("time:41 sequence:5 sequence:5"), at("sequence:5", Problem::Repeated));
-    assert_eq!(with("time:41 sequence:5 unit:1ms"), at("unit:1ms", Problem::Repeated));
-    assert_eq!(with("time:41 sequence:5 epoch:2020-01-01"), at("epoch:2020-01-01", Problem::Repeated));
-    assert_eq!(with("time:19 sequence:5"), at("time:19", Problem::Bits { min: 20, max: 62 }));
-    assert_eq!(with("time:63 sequence:5"), at("time:63", Problem::Bits { min: 20, max: 62 }));
+    assert_eq!(problem(""), "The text is empty.");
+    assert_eq!(problem(" \t\n"), "The text is empty.");
+    assert_eq!(problem("snowflak"), at("snowflak", "no preset has this name"));
+    assert_eq!(problem("Snowflake"), at("Snowflake", "no preset has this name"));
+    assert_eq!(problem("snowflake js53"), at("snowflake", "expected name:value"));
+    assert_eq!(with("time:41 sequence"), at("sequence", "expected name:value"));
+    assert_eq!(with("time:41 sequnce:12"), at("sequnce:12", "unknown word"));
+    assert_eq!(with("Time:41 sequence:12"), at("Time:41", "unknown word"));
+    assert_eq!(with("sequence:12 time:41"), at("sequence:12", "\"time\" must be the first field"));
+    assert_eq!(with("time:41 worker:10 time:12"), at("time:12", "\"time\" must be the first field"));
+    assert_eq!(with("time:41 sequence:5 sequence:5"), at("sequence:5", "given twice"));
+    assert_eq!(with("time:41 sequence:5 unit:1ms"), at("unit:1ms", "given twice"));
+    assert_eq!(with("time:41 sequence:5 epoch:2020-01-01"), at("epoch:2020-01-01", "given twice"));
+    assert_eq!(with("time:19 sequence:5"), at("time:19", "this field must have 20 to 62 bits"));
+    assert_eq!(with("time:63 sequence:5"), at("time:63", "this field must have 20 to 62 bits"));
     for bits in ["0", "33", "-1", "+1", "1.5", "", "x", "0x10", "99999999999999999999", "١"] {
         let word = format!("sequence:{bits}");
-        assert_eq!(with(&format!("time:41 sequence:{bits}")), at(&word, Problem::Bits { min: 1, max: 32 }));
+        assert_eq!(with(&format!("time:41 sequence:{bits}")), at(&word, "this field must have 1 to 32 bits"));
     }
-    assert_eq!(with("time:20 worker:32 sequence:5"), at("worker:32", Problem::Bits { min: 1, max: 31 }));
-    assert_eq!(with("time:41 datacenter:0 sequence:5"), at("datacenter:0", Problem::Bits { min: 1, max: 31 }));
-    assert_eq!(with("time:41 tag:4 sequence:5"), at("tag:4", Problem::TagWithoutValue));
-    assert_eq!(with("time:41 tag:4=16 sequence:5"), at("tag:4=16", Problem::TagDoesNotFit { max: 15 }));
-    assert_eq!(with("time:41 tag:4=-1 sequence:5"), at("tag:4=-1", Problem::TagDoesNotFit { max: 15 }));
-    assert_eq!(with("time:41 tag:4= sequence:5"), at("tag:4=", Problem::TagDoesNotFit { max: 15 }));
+    assert_eq!(with("time:20 worker:32 sequence:5"), at("worker:32", "this field must have 1 to 31 bits"));
+    assert_eq!(with("time:41 datacenter:0 sequence:5"), at("datacenter:0", "this field must have 1 to 31 bits"));
+    assert_eq!(with("time:41 tag:4 sequence:5"), at("tag:4", "expected tag:bits=value"));
+    assert_eq!(with("time:41 tag:4=16 sequence:5"), at("tag:4=16", "the value must be 0 to 15"));
+    assert_eq!(with("time:41 tag:4=-1 sequence:5"), at("tag:4=-1", "the value must be 0 to 15"));
+    assert_eq!(with("time:41 tag:4= sequence:5"), at("tag:4=", "the value must be 0 to 15"));
     for unit in ["0ms", "1001ms", "2s", "0s", "1", "1m", "ms", "s", "-1ms", "1.5ms", "18446744073709551615s"] {
         let word = format!("unit:{unit}");
-        assert_eq!(problem(&format!("time:41 sequence:12 {word} epoch:2020-01-01")), at(&word, Problem::Unit));
+        assert_eq!(
+            problem(&format!("time:41 sequence:12 {word} epoch:2020-01-01")),
+            at(&word, "the unit must be 1ms to 1000ms, or 1s")
+        );
     }
     for epoch in ["1969-12-31", "10000-01-01", "2020-02-30", "2020", "yesterday", "-1ms", "2020-01-01T00:00:00"] {
         let word = format!("epoch:{epoch}");
-        assert_eq!(problem(&format!("time:41 sequence:12 {word}")), at(&word, Problem::Epoch));
+        assert_eq!(
+            problem(&format!("time:41 sequence:12 {word}")),
+            at(&word, "the epoch must be a date or time from 1970 to 9999, or milliseconds since 1970")
+        );
     }
-    assert_eq!(problem(tail), (None, Problem::MissingTime));
-    assert_eq!(with("time:41"), (None, Problem::MissingSequence));
-    assert_eq!(problem("time:41 sequence:12"), (None, Problem::MissingEpoch));
-    assert_eq!(with("time:41 datacenter:5 sequence:12"), (None, Problem::DatacenterWithoutWorker));
-    assert_eq!(with("time:42 worker:10 sequence:12"), (None, Problem::TooManyBits { total: 64 }));
+    assert_eq!(problem(tail), "The field \"time\" is missing.");
+    assert_eq!(with("time:41"), "The field \"sequence\" is missing.");
+    assert_eq!(problem("time:41 sequence:12"), "The word \"epoch\" is missing.");
+    assert_eq!(with("time:41 datacenter:5 sequence:12"), "The field \"datacenter\" requires a field \"worker\".");
+    assert_eq!(with("time:42 worker:10 sequence:12"), "The fields have 64 bits; the maximum is 63.");
 }
 
 #[test]
