@@ -1,13 +1,11 @@
 //! Named locks on real servers: every way in which a call ends, queues, full tables, and poolers.
 
-mod contention;
 mod endings;
 mod limits;
 mod messages;
 mod modes;
 mod pooler;
 mod queue;
-mod row_version;
 mod scopes;
 mod timeout_race;
 

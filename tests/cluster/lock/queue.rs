@@ -2,9 +2,9 @@
 
 use std::process::Stdio;
 
+use idgen_testkit::Cluster;
 use idgen_testkit::script::play_each;
 use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, value};
-use idgen_testkit::{Cluster, pause};
 use postgres::Client;
 
 use crate::{builder, locks_of, wait_until_queued};
@@ -132,39 +132,33 @@ fn deadlock_with_a_row_is_detected_and_leaves_nothing() {
     assert_eq!(value::<i32>(&mut cluster.client(), "SELECT n FROM t"), 16);
 }
 
-/// The timeout covers all names together: if the first wait uses it up, there is no second one.
+/// The timeout covers all names together: if the first wait uses it up, there is no second one. The key of n2 is the lesser.
 #[test]
 fn timeout_covers_all_names_of_a_call() {
     // Longer waits are logged.
     let cluster = builder().conf("log_lock_waits", "on").conf("deadlock_timeout", "50ms").start_with_extension();
-    let mut observer = cluster.client();
-    for call in [
-        "SELECT lock_try_acquire_many('{n1,n2}', '3 s')",
-        "SELECT lock_try_acquire_many_xact('{n1,n2}', '3 s')",
-        "SELECT count(*) > 0 FROM lock_acquire_many('{n1,n2}')",
-    ] {
-        let (mut first, mut second, mut client) = (cluster.client(), cluster.client(), cluster.client());
-        let pid = backend_pid(&mut client);
-        let names: Vec<String> =
-            column(&mut observer, "SELECT n FROM unnest('{n1,n2}'::text[]) AS n ORDER BY lock_key(n)");
-        execute(&mut first, &format!("SELECT lock_acquire('{}')", names[0]));
-        execute(&mut second, &format!("SELECT lock_acquire('{}')", names[1]));
-        execute(&mut client, "SET lock_timeout = '3s'");
-        std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| client.query_one(call, &[]).is_ok_and(|row| row.get(0)));
-            let waits = format!("process {pid} still waiting for ExclusiveLock");
-            cluster.wait_for(PATIENCE, "the first wait to be logged", || cluster.log().contains(&waits));
-            let paused = pause(pid);
-            let over = format!(
-                "SELECT clock_timestamp() > waitstart + interval '3.1 s' FROM pg_locks WHERE pid = {pid} AND NOT granted"
-            );
-            cluster.wait_for(PATIENCE, "the timeout to pass", || value(&mut observer, &over));
-            execute(&mut first, &format!("SELECT lock_release('{}')", names[0]));
-            paused.resume();
-            assert!(!waiter.join().unwrap(), "{call}");
-        });
-        assert_eq!(locks_of(&mut observer, pid), 0, "{call}");
-        let waits = cluster.log().matches(&format!("process {pid} still waiting for ExclusiveLock")).count();
-        assert_eq!(waits, 1, "{call}: there is no wait for the second name");
-    }
+    let calls = [
+        ["lock_try_acquire_many('{n1,n2}', '3 s')", "f"],
+        ["lock_try_acquire_many_xact('{n1,n2}', '3 s')", "f"],
+        ["lock_acquire_many('{n1,n2}')", "error 55P03"],
+    ];
+    play_each(
+        &cluster,
+        "first: SELECT lock_key('n2') < lock_key('n1') FROM lock_acquire('n2') -> t
+         second: SELECT lock_acquire('n1')
+         client: SET lock_timeout = '3 s'
+         client waits for advisory: SELECT CALL
+         client is paused
+         until: SELECT clock_timestamp() > waitstart + interval '3.1 s' FROM pg_locks WHERE pid = $client_pid AND NOT granted -> t
+         first: SELECT lock_release('n2') -> t
+         client resumes
+         client ends -> ANSWER
+         second: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $client_pid -> 0
+         second: SELECT lock_release('n1') -> t",
+        ["CALL", "ANSWER"],
+        &calls,
+    );
+    let tag = "SELECT format('%s,%s,26980]', lock_key('n1') >> 32, lock_key('n1') & 4294967295)";
+    let second: String = value(&mut cluster.client(), tag);
+    assert!(!cluster.log().contains(&second), "a call has waited for the second name");
 }

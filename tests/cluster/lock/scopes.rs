@@ -21,35 +21,6 @@ fn shown(client: &mut Client, pid: i32) -> Vec<String> {
 }
 
 #[test]
-fn pg_advisory_unlock_all_frees_named_locks() {
-    let cluster = builder().start_with_extension();
-    let shown = "SELECT name, mode, scope, depth FROM idgen.locks WHERE granted AND pid = $client_pid ORDER BY name";
-    let script = "client: SELECT lock_acquire('a'), lock_acquire('a'), lock_acquire_many('{b,c}', true)
-         other: SELECT lock_try_acquire('a'), lock_try_acquire('c') -> f|f
-         other: SHOWN -> a|exclusive|session|2, b|shared|session|1, c|shared|session|1
-         client: $free
-         other: SELECT lock_try_acquire('a'), lock_try_acquire('c'), lock_release('a'), lock_release('c') -> t|t|t|t
-         other: SHOWN -> nothing
-         -- Leftover entries of freed locks are dropped when the locks are taken again.
-         client: SELECT lock_acquire('a')
-         other: SHOWN -> a|exclusive|session|1
-         client: SELECT lock_acquire('a'), lock_acquire('a'), lock_release('a')
-         other: SHOWN -> a|exclusive|session|2
-         client: SELECT lock_release('a'), lock_release('a'), lock_release('a') -> t|t|f
-         client: BEGIN; SELECT lock_acquire_xact('x'), lock_acquire('s'); SELECT pg_advisory_unlock_all()
-         -- A transaction lock is not freed as a session lock.
-         other: SELECT lock_try_acquire('x'), lock_try_acquire('s'), lock_release('s') -> f|t|t
-         client: COMMIT
-         other: SELECT lock_try_acquire('x'), lock_release('x') -> t|t";
-    play_each(
-        &cluster,
-        &script.replace("SHOWN", shown),
-        ["$free"],
-        &[["DISCARD ALL"], ["SELECT pg_advisory_unlock_all()"]],
-    );
-}
-
-#[test]
 fn prepared_transaction_keeps_its_locks() {
     let cluster = builder().conf("max_prepared_transactions", "4").start_with_extension();
     let (mut client, mut other) = (cluster.client(), cluster.client());

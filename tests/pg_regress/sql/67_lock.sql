@@ -95,6 +95,12 @@ SELECT count(lock_acquire('later ' || n)) FROM generate_series(1, 16) AS n;
 SELECT scope, depth, count(*), count(name) AS names FROM idgen.locks GROUP BY scope, depth;
 COMMIT;
 DISCARD ALL;
+-- transaction locks are not freed
+BEGIN;
+SELECT lock_acquire_xact('of the transaction'), lock_acquire('shared', shared => true);
+SELECT pg_advisory_unlock_all();
+SELECT name, scope, depth FROM idgen.locks;
+COMMIT;
 CREATE TEMP VIEW held AS SELECT name, mode, scope, granted, depth FROM idgen.locks ORDER BY name, mode;
 
 -- locks beyond those listed with scope and depth are shown too

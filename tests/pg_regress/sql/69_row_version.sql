@@ -44,6 +44,16 @@ CREATE TRIGGER version BEFORE UPDATE ON more FOR EACH ROW EXECUTE FUNCTION row_v
 INSERT INTO more VALUES (1);
 UPDATE more SET version = 1 RETURNING *;
 
+-- a row keeps its version when it moves to another partition
+CREATE TABLE parted (id int, n int, version int) PARTITION BY LIST (n);
+CREATE TABLE parted_0 PARTITION OF parted FOR VALUES IN (0);
+CREATE TABLE parted_1 PARTITION OF parted FOR VALUES IN (1);
+CREATE TRIGGER version BEFORE UPDATE ON parted FOR EACH ROW EXECUTE FUNCTION row_version('version');
+INSERT INTO parted VALUES (1, 0, 7);
+UPDATE parted SET n = 1, version = 7;
+CALL outcomes($$UPDATE parted SET n = 0, version = 7$$);
+SELECT tableoid::regclass, * FROM parted;
+
 -- unsupported uses
 CALL outcomes($$row_version()$$);
 CREATE TABLE bad (version int, small smallint, word text);
@@ -67,4 +77,4 @@ DELETE FROM bad;
 CREATE OR REPLACE TRIGGER t BEFORE UPDATE ON bad FOR EACH STATEMENT EXECUTE FUNCTION row_version('version');
 CALL outcomes($$UPDATE bad SET version = 1$$);
 SELECT * FROM bad;
-DROP TABLE doc, big, more, bad;
+DROP TABLE doc, big, more, parted, bad;
