@@ -1,11 +1,10 @@
-//! UUIDs of version 7 on real servers: sessions, databases, crashes, clock steps, worker ids, and a random source that
-//! fails.
+//! UUIDs of version 7 on real servers: crashes, clock steps, worker ids, and a random source that fails. They have the
+//! generator of the ids of their layout.
 
 use postgres::{Client, Row};
 
 mod modes;
 mod random;
-mod unique;
 
 /// What draws UUIDs into an array, by single calls and in batches. `$n` stands for their number.
 const WAYS: [&str; 4] = [

@@ -1,6 +1,8 @@
-//! Servers without preload, without a worker id and standbys draw no UUIDs. The functions of times work everywhere.
+//! Servers without preload, without a worker id and standbys draw no UUIDs. The functions of times work everywhere. UUIDs
+//! rise over crashes and steps of the clock.
 
 use idgen_testkit::Cluster;
+use idgen_testkit::script::play_each;
 use idgen_testkit::sql::{expect_error, hint, value};
 use postgres::Client;
 
@@ -49,4 +51,25 @@ fn server_without_a_worker_id_draws_no_uuid() {
     let cluster = builder.start_with_extension();
     assert_refused(&cluster, "55000", "this server has no worker id yet from pool \"servers\"");
     assert_times_work(&mut cluster.client());
+}
+
+#[test]
+fn uuids_rise_over_crashes_and_steps_of_the_clock_smoke() {
+    play_each(
+        &Cluster::builder().fake_clock().start_with_extension(),
+        "clock: 7200 s
+         a: SELECT max(id::text) FROM uuidv7_next_many(1000, NODE) AS id -> $before
+         clock: OFFSET s
+         END
+         a: SELECT min(id::text) > '$before' FROM uuidv7_next_many(1000, NODE) AS id -> t
+         b: SELECT uuidv7_next()::text > '$before' -> t",
+        ["OFFSET", "END", "NODE"],
+        &[
+            ["3600", "a: SELECT", "false"],
+            ["10800", "server: crashes", "true"],
+            ["3600", "server: crashes", "false"],
+            ["0", "a is killed", "true"],
+            ["-60", "server: restarts", "false"],
+        ],
+    );
 }
