@@ -4,7 +4,7 @@ use idgen_testkit::script::{play, play_each};
 use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, expect_error, value};
 use postgres::Client;
 
-use crate::{builder, locks, locks_of};
+use crate::{builder, locks_of};
 
 const NAMES: &str = "ARRAY(SELECT 'name ' || n FROM generate_series(1, 40) AS n)";
 
@@ -130,22 +130,6 @@ fn ended_holds_and_waits_leave_room_for_names() {
         ["$end"],
         &[["pg_cancel_backend"], ["pg_terminate_backend"]],
     );
-}
-
-/// More locks than a process can list: the rest have a name but no depth.
-#[test]
-fn every_lock_of_a_session_with_many_locks_has_a_name() {
-    let cluster = builder().start_with_extension();
-    let mut client = cluster.client();
-    execute(&mut client, &format!("SELECT lock_acquire_many({NAMES})"));
-    assert_eq!(value::<i64>(&mut client, "SELECT count(DISTINCT name) FROM idgen.locks WHERE granted"), 40);
-    let released = format!("SELECT lock_release_many({NAMES})");
-    assert!(value::<bool>(&mut client, &released));
-    assert!(!value::<bool>(&mut client, &released));
-    assert_eq!(locks(&mut client), 0);
-    // The list has room again.
-    execute(&mut client, "SELECT lock_acquire('one'), lock_acquire('one')");
-    assert_eq!(value::<i32>(&mut client, "SELECT depth FROM idgen.locks"), 2);
 }
 
 /// A process returns its list when it exits, also in the middle of a transaction.

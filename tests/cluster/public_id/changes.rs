@@ -172,16 +172,6 @@ fn session_of_the_former_owner_of_the_database_loses_what_the_owner_has() {
     uses.iter().for_each(|sql| drop(expect_error(&mut boss, sql, SqlState::INSUFFICIENT_PRIVILEGE.code())));
 }
 
-/// ANALYZE of a table that has become empty keeps what it found before.
-#[test]
-fn statistics_keep_no_secret() {
-    let (_cluster, [mut client]) = Cluster::builder().start_with_clients();
-    execute(&mut client, "SELECT public_id_define('one', 'long'); SELECT public_id_rotate('one')");
-    execute(&mut client, "ANALYZE idgen.public_key");
-    let sql = "SELECT attname::text FROM pg_stats WHERE tablename = 'public_key' AND attname IN ('form', 'secret')";
-    assert_eq!(column::<String>(&mut client, sql), ["form"]);
-}
-
 #[test]
 fn text_that_cannot_be_converted_is_no_public_id() {
     let cluster = Cluster::builder().start_with_extension();

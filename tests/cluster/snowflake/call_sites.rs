@@ -10,7 +10,7 @@ use postgres::Client;
 use crate::{tag_of, tagged};
 
 /// Each id has the tag beside it, and the ids of each tag increase.
-pub fn assert_tags(rows: &[(i64, i64)]) {
+fn assert_tags(rows: &[(i64, i64)]) {
     for (tag, id) in rows {
         assert_eq!(tag_of(*id), *tag, "{id}");
     }
@@ -20,7 +20,7 @@ pub fn assert_tags(rows: &[(i64, i64)]) {
 }
 
 /// Rows of a tag and an id.
-pub fn pairs(client: &mut Client, sql: &str) -> Vec<(i64, i64)> {
+fn pairs(client: &mut Client, sql: &str) -> Vec<(i64, i64)> {
     let rows = client.query(sql, &[]).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     rows.iter().map(|row| (row.get(0), row.get(1))).collect()
 }

@@ -1,92 +1,12 @@
-//! snowflake_next_many in every position of a query, and cut short.
+//! snowflake_next_many cut short, beside other sessions and at a size that cannot be stored. `30_next.sql` has its positions in
+//! a query.
 
 use idgen_testkit::Cluster;
 use idgen_testkit::ids::{assert_distinct, assert_increasing};
-use idgen_testkit::sql::{execute, expect_error, ids, value};
+use idgen_testkit::sql::{execute, ids, value};
 use postgres::Client;
 
-use crate::call_sites::{assert_tags, pairs};
-use crate::{tag_of, tagged};
-
-/// Rows with different counts and layouts.
-fn wanted() -> String {
-    let row = |n: i64| format!("({n}, {}::bigint, '{}')", n % 4, tagged(n % 4));
-    let rows: Vec<String> = [3, 0, 5, 1, 0, 8, 2].map(row).to_vec();
-    format!("(VALUES {}) AS w (n, tag, l)", rows.join(", "))
-}
-
-#[test]
-fn next_many_follows_counts_and_layouts_from_row_to_row() {
-    let cluster = Cluster::builder().start_with_extension();
-    let mut client = cluster.client();
-    let wanted = wanted();
-    for sql in [
-        format!("SELECT tag, id FROM {wanted}, LATERAL snowflake_next_many(n, l) AS id"),
-        format!("SELECT tag, snowflake_next_many(n, l) FROM {wanted}"),
-        format!("SELECT tag, id FROM {wanted}, LATERAL (SELECT snowflake_next_many(n, l) AS id OFFSET 0) AS s"),
-        format!("SELECT tag, id FROM {wanted}, ROWS FROM (snowflake_next_many(n, l)) AS id"),
-    ] {
-        let rows = pairs(&mut client, &sql);
-        assert_eq!(rows.len(), 19, "{sql}");
-        assert_tags(&rows);
-    }
-    // LIMIT cuts each set short, and the call site is used again for the next row.
-    let sql = format!("SELECT tag, id FROM {wanted}, LATERAL (SELECT snowflake_next_many(n, l) AS id LIMIT 2) AS s");
-    let rows = pairs(&mut client, &sql);
-    assert_eq!(rows.len(), 2 + 2 + 1 + 2 + 2);
-    assert_tags(&rows);
-    let sql = format!("SELECT tag, (SELECT snowflake_next_many(n + 3, l) LIMIT 1) FROM {wanted}");
-    let rows = pairs(&mut client, &sql);
-    assert_eq!(rows.len(), 7);
-    assert_tags(&rows);
-    let sql = format!("SELECT count(*) FROM {wanted} WHERE EXISTS (SELECT snowflake_next_many(n, l))");
-    assert_eq!(value::<i64>(&mut client, &sql), 5);
-}
-
-#[test]
-fn next_many_works_several_times_in_one_row() {
-    let cluster = Cluster::builder().start_with_extension();
-    let mut client = cluster.client();
-    let sql = format!(
-        "SELECT snowflake_next_many(3, '{}'), snowflake_next_many(5, '{}'), snowflake_next_many(0), n
-         FROM generate_series(1, 4) AS n",
-        tagged(1),
-        tagged(2)
-    );
-    let rows = client.query(&sql, &[]).unwrap();
-    assert_eq!(rows.len(), 20);
-    for (column, tag, count) in [(0, 1, 12), (1, 2, 20), (2, 3, 0)] {
-        let found: Vec<i64> = rows.iter().filter_map(|row| row.get::<_, Option<i64>>(column)).collect();
-        assert_eq!(found.len(), count);
-        assert!(found.iter().all(|id| tag_of(*id) == tag));
-        assert_increasing(&found);
-    }
-}
-
-#[test]
-fn next_many_returns_exactly_the_requested_count() {
-    let cluster = Cluster::builder().start_with_extension();
-    let mut client = cluster.client();
-    let issued = "SELECT coalesce(sum(issued), 0)::bigint FROM idgen.stat_snowflake";
-    assert_eq!(ids(&mut client, "SELECT snowflake_next_many(0)").len(), 0);
-    assert_eq!(ids(&mut client, "SELECT * FROM snowflake_next_many(0)").len(), 0);
-    expect_error(&mut client, "SELECT * FROM snowflake_next_many(-2147483648)", "22023");
-    expect_error(&mut client, "SELECT * FROM snowflake_next_many(3, NULL)", "22004");
-    expect_error(&mut client, "SELECT * FROM snowflake_next_many(3, 'no')", "22023");
-    assert_eq!(value::<i64>(&mut client, issued), 0, "none of these drew an id");
-    let mut all = Vec::new();
-    // Counts around the size of a tick, and a reservation that spans several.
-    for count in [1, 2, 4095, 4096, 4097, 20_000] {
-        let drawn = ids(&mut client, &format!("SELECT snowflake_next_many({count})"));
-        assert_eq!(drawn.len(), count);
-        all.extend(drawn);
-    }
-    assert_increasing(&all);
-    assert_eq!(value::<i64>(&mut client, issued), all.len() as i64);
-    // Reservations of 16, 32, 64 and so on: 1, 1, 9, 9, 9 and 11. The mark can divide one.
-    let batches: i64 = value(&mut client, "SELECT batches FROM idgen.stat_snowflake");
-    assert!((40..46).contains(&batches), "{batches}");
-}
+use crate::tagged;
 
 /// A client that asks for more ids than it reads must not take those of the next seconds from all others.
 #[test]

@@ -247,5 +247,10 @@ DROP SCHEMA own CASCADE;
 RESET client_min_messages;
 REVOKE EXECUTE ON FUNCTION public_id_define FROM idgen_maker;
 SELECT public_id_drop(prefix) FROM (SELECT DISTINCT prefix FROM idgen.public_key) AS keys;
+-- statistics keep no secret, also of a table that has become empty
+SELECT public_id_define('one', 'long'), public_id_rotate('one');
+ANALYZE idgen.public_key;
+SELECT public_id_drop('one');
+SELECT attname FROM pg_stats WHERE tablename = 'public_key' AND attname IN ('form', 'secret');
 DROP FUNCTION counting();
 DROP ROLE idgen_maker, idgen_user, idgen_group;
