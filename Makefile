@@ -52,47 +52,24 @@ help: ## list the targets
 	@echo "idgen for PostgreSQL $(PG) (PG=18 selects another version)"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' Makefile
 
-rust:
-	@scripts/setup.sh rust
+# Each target installs the group of dependencies that has its name.
+DEPS = rust deps dev-deps guide-deps bench-deps soak-deps dist-deps docs-deps lint-deps sbom-deps image-deps deb-deps \
+  rpm-deps packaging-deps
+.PHONY: $(DEPS)
+$(DEPS):
+	@scripts/setup.sh $@
 
 deps: ## install the build dependencies: compiler, PostgreSQL with its headers, cargo-pgrx
-	@scripts/setup.sh deps
-
 dev-deps: deps ## install the test dependencies too: PgBouncer, Python and Java clients
-	@scripts/setup.sh dev-deps
-
 guide-deps: deps ## install the tools of the guides too: exporters, frameworks, Patroni
-	@scripts/setup.sh guide-deps
-
 bench-deps: deps ## install the peers of the bench too: Redis, etcd
-	@scripts/setup.sh bench-deps
-
 soak-deps: rust ## install cargo-mutants, which changes the core in many places
-	@scripts/setup.sh soak-deps
-
 dist-deps: rust ## install pgxn and pgxn_meta, which install and check the PGXN archive
-	@scripts/setup.sh dist-deps
-
 docs-deps: ## install mdbook, which builds the book of docs/
-	@scripts/setup.sh docs-deps
-
 lint-deps: ## install cargo-deny, which checks the dependencies
-	@scripts/setup.sh lint-deps
-
 sbom-deps: ## install cargo-cyclonedx, which lists the dependencies
-	@scripts/setup.sh sbom-deps
-
-image-deps:
-	@scripts/setup.sh image-deps
-
-deb-deps: deps
-	@scripts/setup.sh deb-deps
-
-rpm-deps: deps
-	@scripts/setup.sh rpm-deps
-
 packaging-deps: deps ## install the tools that build and test packages
-	@scripts/setup.sh packaging-deps
+deb-deps rpm-deps: deps
 
 all: build ## the name of `make build` in PGXS, which pgxn uses
 

@@ -127,47 +127,15 @@ check_rust() {
     die "Rust $version is older than $rust: install rustup, then run: rustup toolchain install $rust"
 }
 
-# install_program NAME VERSION [OPTION...]: a program from the Cargo registry.
-install_program() {
+# provide_program NAME VERSION COMMAND [OPTION...]: a program from the Cargo registry, whose version the command prints.
+provide_program() {
+  [[ "$($3 --version 2>/dev/null) " != *[\ v]"$2 "* ]] || return 0
   say "install $1 $2 (takes minutes, once)"
   # In a target directory of its own: the program must not share that of this project.
-  env -u CARGO_TARGET_DIR cargo install --locked "$1" --version "${@:2}"
+  env -u CARGO_TARGET_DIR cargo install --locked "$1" --version "$2" "${@:4}"
 }
-
-# It declares a newer Rust than rust-toolchain.toml names, and compiles with this one.
-install_cargo_pgrx() {
-  [ "$(cargo pgrx --version 2>/dev/null)" = "cargo-pgrx $pgrx" ] ||
-    install_program cargo-pgrx "$pgrx" --ignore-rust-version
-}
-
-# Without the parts that serve a book while it is written.
-install_mdbook() {
-  [ "$(mdbook --version 2>/dev/null)" = "mdbook v$mdbook" ] ||
-    install_program mdbook "$mdbook" --no-default-features --features search
-}
-
 # Without optimization, which would take most of the minutes: they read small files, or wait for other programs.
 unoptimized=(--debug --config profile.dev.debug=false)
-install_cargo_deny() {
-  [ "$(cargo deny --version 2>/dev/null)" = "cargo-deny $cargo_deny" ] ||
-    install_program cargo-deny "$cargo_deny" "${unoptimized[@]}"
-}
-install_cargo_cyclonedx() {
-  [ "$(cargo cyclonedx --version 2>/dev/null)" = "cargo-cyclonedx-cyclonedx $cargo_cyclonedx" ] ||
-    install_program cargo-cyclonedx "$cargo_cyclonedx" "${unoptimized[@]}"
-}
-install_cargo_mutants() {
-  [ "$(cargo mutants --version 2>/dev/null)" = "cargo-mutants $cargo_mutants" ] ||
-    install_program cargo-mutants "$cargo_mutants" "${unoptimized[@]}"
-}
-install_pgxn_meta() {
-  [[ $(pgxn_meta --version 2>/dev/null) == "pgxn_meta $pgxn_meta"* ]] ||
-    install_program pgxn_meta "$pgxn_meta" "${unoptimized[@]}"
-}
-install_generate_rpm() {
-  [ "$(cargo generate-rpm --version 2>/dev/null)" = "cargo-generate-rpm $generate_rpm" ] ||
-    install_program cargo-generate-rpm "$generate_rpm"
-}
 
 # Installs the Python and Node packages of the guides into a cache, again whenever their lists change.
 provide_guide_packages() {
@@ -201,7 +169,8 @@ deps)
   install_missing "${build_packages[@]}"
   check_rust
   provide_server
-  install_cargo_pgrx
+  # It declares a newer Rust than rust-toolchain.toml names, and compiles with this one.
+  provide_program cargo-pgrx "$pgrx" "cargo pgrx" --ignore-rust-version
   say "use $PG_CONFIG, Rust $(rustc --version | cut -d ' ' -f 2), cargo-pgrx $pgrx"
   ;;
 dev-deps) install_missing "${test_packages[@]}" ;;
@@ -212,39 +181,40 @@ guide-deps)
 soak-deps)
   install_missing build-essential
   check_rust
-  install_cargo_mutants
+  provide_program cargo-mutants "$cargo_mutants" "cargo mutants" "${unoptimized[@]}"
   ;;
 bench-deps) install_missing "${bench_packages[@]}" ;;
 dist-deps)
   install_missing build-essential git pgxnclient
   check_rust
-  install_pgxn_meta
+  provide_program pgxn_meta "$pgxn_meta" pgxn_meta "${unoptimized[@]}"
   ;;
 docs-deps)
   install_missing build-essential
   check_rust
-  install_mdbook
+  # Without the parts that serve a book while it is written.
+  provide_program mdbook "$mdbook" mdbook --no-default-features --features search
   ;;
 lint-deps)
   install_missing build-essential
   check_rust
-  install_cargo_deny
+  provide_program cargo-deny "$cargo_deny" "cargo deny" "${unoptimized[@]}"
   ;;
 sbom-deps)
   install_missing build-essential jq
   check_rust
-  install_cargo_cyclonedx
+  provide_program cargo-cyclonedx "$cargo_cyclonedx" "cargo cyclonedx" "${unoptimized[@]}"
   ;;
 image-deps) install_missing python3 ;; # packaging/copyright
 dockerfile-deps) install_missing "${dockerfile_packages[@]}" ;;
 deb-deps) install_missing "${deb_packages[@]}" ;;
 rpm-deps)
   install_missing "${rpm_packages[@]}"
-  install_generate_rpm
+  provide_program cargo-generate-rpm "$generate_rpm" "cargo generate-rpm"
   ;;
 packaging-deps)
   install_missing "${deb_packages[@]}" "${rpm_packages[@]}" "${package_test_packages[@]}"
-  install_generate_rpm
+  provide_program cargo-generate-rpm "$generate_rpm" "cargo generate-rpm"
   ;;
 *) die "usage: setup.sh GROUP, one of those in $0" ;;
 esac
