@@ -39,7 +39,7 @@ fn lock_key_is_the_same_in_every_encoding() {
 fn named_locks_work_in_every_encoding() {
     in_each(|_, client, word| {
         execute(client, &format!("SELECT lock_acquire('{word}'), lock_acquire_many(ARRAY['{word}', '{word} 2'])"));
-        // A call site with a different text in each call.
+        // A different text in each call.
         execute(client, &format!("SELECT lock_acquire(name) FROM (VALUES ('{word}'), ('{word} 3')) AS list (name)"));
         assert_eq!(
             column::<String>(client, "SELECT name FROM idgen.locks ORDER BY name"),
