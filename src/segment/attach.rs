@@ -10,7 +10,8 @@
 //! turns, see `idgen_core::segment::turns`.
 
 use super::state::{RINGS, RingRow, SEGMENTS, SharedRing, attach_ring, in_tenancy};
-use super::{errors, store, workers};
+use super::store::{self, FoundTag};
+use super::{errors, workers};
 use crate::args;
 use crate::error;
 use crate::pg::function::CallSite;
@@ -103,24 +104,24 @@ pub fn look_up(tag: &str) -> AttachedSegment {
     error::refuse_on_standby("generate ids");
     RINGS.require();
     let changes = CHANGES.follow();
-    let row = store::find(tag).unwrap_or_else(|| errors::unknown(tag).raise());
-    if !row.may_draw {
+    let FoundTag { row, changed_here, may_draw, .. } = store::find(tag).unwrap_or_else(|| errors::unknown(tag).raise());
+    if !may_draw {
         errors::may_not_draw(tag, &spi::role_name(spi::user())).raise();
     }
     let (is_attached, stride) = (row.link.is_attached(), row.definition.stride);
     let ring_row = RingRow { key: row.key, version: row.version, stride, is_attached };
     // The coordinator's values are fetched for committed rows only, and only those wait for reports of servers.
-    let source = if row.created_here && !row.link.is_attached() && row.link.history.is_none() {
+    let source = if row.created_here && !is_attached && row.link.history.is_none() {
         if session::is_parallel_worker() {
             errors::in_parallel_worker(tag).raise();
         }
         adopt(row.key.creation, row.definition.allocation());
         ValueSource::Uncommitted
-    } else if row.created_here || row.changed_here {
+    } else if row.created_here || changed_here {
         errors::changed_here(tag).raise()
     } else {
         let shared = attach_ring(ring_row);
-        match row.link.is_in_order(&row.definition) {
+        match row.is_in_order() {
             true => ValueSource::InOrder(shared),
             false => ValueSource::Shared(shared),
         }

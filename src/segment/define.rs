@@ -2,7 +2,7 @@
 //! functions check theirs.
 
 use super::fleet::errors as fleet_errors;
-use super::store::{self, Privilege, SEGMENT};
+use super::store::{self, SEGMENT};
 use super::{errors, workers};
 use crate::args;
 use crate::pg::datum::{Text, stored_len};
@@ -10,6 +10,7 @@ use crate::pg::session;
 use crate::pg::spi::{self, Query, value};
 use crate::settings;
 use crate::shmem;
+use idgen_core::segment::fleet::rows::Privilege;
 use idgen_core::segment::refillers::Duty;
 use idgen_core::segment::tag::{MAX_STEP, MAX_TAG_BYTES, TagDefinition};
 use pgrx::datum::Interval;
@@ -136,8 +137,9 @@ fn segment_attach(tag: Option<Text>, reserve: Option<Interval>) {
         fleet_errors::no_coordinator().raise();
     }
     store::insert(tag, spi::user(), &NEW, Interval::from_seconds(1.0));
-    store::find_and_lock(tag, Privilege::Alter);
-    SEGMENT.write(&ATTACH, &[tag.into(), session::random_i64().into(), reserve.into(), MAX_STEP.into()]);
+    let mut row = store::find_and_lock(tag, Privilege::Alter);
+    row.attach(session::random_i64(), micros(&reserve));
+    store::link_to(&row, Some(reserve));
 }
 
 /// The definition of a tag that is created by an attachment. Its numbers are the coordinator's.
@@ -151,15 +153,6 @@ const NEW: TagDefinition = TagDefinition {
     residue: 0,
     upper_bound: i64::MAX,
 };
-
-static ATTACH: Query = SEGMENT.query(
-    "UPDATE idgen.segment SET reserve = $3, server = COALESCE(server, $2), \
-       source = CASE WHEN reserve IS NOT NULL THEN source END, \
-       min_step = CASE WHEN reserve IS NULL AND source IS NULL THEN 1 ELSE min_step END, \
-       max_step = CASE WHEN reserve IS NULL AND source IS NULL THEN $4 ELSE max_step END, \
-       upper_bound = 9223372036854775807 \
-     WHERE tag OPERATOR(pg_catalog.=) $1",
-);
 
 // The member of the extension: the schema can have other functions of this name.
 static MAY_ATTACH: Query = SEGMENT.query(
@@ -183,21 +176,17 @@ pub fn may_attach(role: pg_sys::Oid) -> bool {
 #[pg_extern(sql = false)]
 fn segment_detach(tag: Option<Text>) {
     let tag = args::required(tag.as_deref(), "tag");
-    if !store::find_and_lock(tag, Privilege::Alter).link.is_attached() {
+    let mut row = store::find_and_lock(tag, Privilege::Alter);
+    if !row.link.is_attached() {
         fleet_errors::not_attached(tag).raise();
     }
-    SEGMENT.write(&DETACH, &[tag.into()]);
+    row.detach();
+    store::link_to(&row, None);
     // It tells the coordinator after the commit. Without a slot for it, the next one does.
     if shmem::is_preloaded() {
         let _ = workers::summon_for(Duty { database: session::database(), is_attached: true });
     }
 }
-
-static DETACH: Query = SEGMENT.query(
-    "UPDATE idgen.segment SET reserve = NULL, upper_bound = max_id, source = COALESCE(source, ''), \
-       received = COALESCE(received, max_id) \
-     WHERE tag OPERATOR(pg_catalog.=) $1",
-);
 
 /// Lets a role draw, or `public`. As a `server`, lets it request and report for attached servers instead. Raises 42704 if
 /// there is no such segment or role, 42501 unless the caller is a member of the owner, 22004 for NULL.

@@ -25,6 +25,7 @@ mod attach;
 pub mod define;
 mod errors;
 mod fleet;
+mod port;
 mod refill;
 mod state;
 pub mod status;
@@ -209,7 +210,7 @@ impl Drawing<'_> {
     /// The row has no more values, unless it has changed since this process attached to it.
     fn refuse_or_attach_again(&mut self) {
         let tag = self.tag();
-        let row = store::find(&tag).unwrap_or_else(|| errors::unknown(&tag).raise());
+        let row = store::find(&tag).unwrap_or_else(|| errors::unknown(&tag).raise()).row;
         if (row.key, row.version) != (self.attached.row.key, self.attached.row.version) {
             *self.attached = attach::look_up(&tag);
         } else if row.is_detached() {

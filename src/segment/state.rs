@@ -8,11 +8,10 @@ use idgen_core::segment::chains::{self, Chains};
 use idgen_core::segment::refillers::Refillers;
 use idgen_core::segment::rests::Rests;
 use idgen_core::segment::turns::Turns;
-use idgen_core::segment::{Remaining, Ring, RingHandle, RingTable, RingTenant, TagKey, ValueRun};
+use idgen_core::segment::{NewRange, Ring, RingHandle, RingSnapshot, RingTable, RingTenant, TagKey};
 use idgen_core::tenancy::Attachment;
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
 
 /// Draws take no lock.
 pub static RINGS: Part<&'static [Ring]> =
@@ -124,75 +123,35 @@ pub struct SharedRing {
     pub index: usize,
 }
 
-/// A ring at one moment.
-#[derive(Clone, Copy)]
-pub struct RingSnapshot {
-    pub index: usize,
-    pub tenant: RingTenant,
-    pub remaining: Remaining,
-    pub has_room: bool,
-    pub position: u64,
-    /// Values that sessions have asked for, and those that the next turn has to ask for.
-    pub demand: u64,
-    pub turn_due: u64,
-    pub error: LastError,
-}
-
-/// The rings that `is_wanted` selects under the segments lock, by their index and tenant.
-pub fn rings(mut is_wanted: impl FnMut(&Segments, usize, &RingTenant) -> bool) -> Vec<RingSnapshot> {
+/// The rings that `is_wanted` selects under the segments lock, by their index and tenant, each with its error.
+pub fn rings(mut is_wanted: impl FnMut(&Segments, usize, &RingTenant) -> bool) -> Vec<(RingSnapshot, LastError)> {
     // Allocated before the lock is acquired.
     let mut found = Vec::with_capacity(ring_states().len());
     SEGMENTS.exclusive(|segments| {
         let tenants = segments.table.tenants.iter().enumerate().filter_map(|(index, tenant)| Some((index, (*tenant)?)));
         let wanted = tenants.filter(|(index, tenant)| is_wanted(segments, *index, tenant));
-        found.extend(wanted.map(|(index, tenant)| RingSnapshot {
-            index,
-            tenant,
-            remaining: ring(index).remaining(tenant.handle),
-            has_room: ring(index).has_room(),
-            position: ring(index).position(),
-            demand: ring_state(index).demand.load(Relaxed),
-            turn_due: segments.turns[index].due(),
-            error: segments.errors[index],
+        found.extend(wanted.map(|(index, tenant)| {
+            let (remaining, has_room) = (ring(index).remaining(tenant.handle), ring(index).has_room());
+            let (position, turn_due) = (ring(index).position(), segments.turns[index].due());
+            let demand = ring_state(index).demand.load(Relaxed);
+            let ring = RingSnapshot { index, tenant, remaining, has_room, position, demand, turn_due };
+            (ring, segments.errors[index])
         }));
     });
     found
 }
 
-/// Values for the ring, once the transaction has committed.
-pub struct NewRange {
-    pub range: ValueRun,
-    pub version: i64,
-    pub is_attached: bool,
-    /// The ring requests values when this many are left; never if `None`.
-    pub low_water: Option<u64>,
-    /// The turn that brings them. Its calls draw them; the values that the ring has are discarded.
-    pub turn: Option<u64>,
-    pub began: Instant,
-}
-
-/// Installs values in the ring of their row. If the row has changed since, the values are skipped: the change applies
-/// from the next value on.
+/// Installs values in the ring of their row, once the transaction has committed.
 pub fn install(key: TagKey, new: NewRange) {
-    let NewRange { range, version, is_attached, low_water, turn, began } = new;
+    let NewRange { range, version, is_attached, began_us, .. } = new;
     let index = attach_ring(RingRow { key, version, stride: range.stride, is_attached }).index;
-    let state = ring_state(index);
-    SEGMENTS.exclusive(|segments| {
-        let is_same = |tenant: &&mut RingTenant| tenant.key == key && tenant.version == version;
-        let Some(tenant) = segments.table.tenants[index].as_mut().filter(is_same) else {
-            return;
-        };
-        match turn {
-            Some(turn) => {
-                ring(index).pass(range.count);
-                segments.turns[index].bring(turn, range);
-            }
-            None => ring(index).install(tenant.handle, range.first, range.count, low_water),
+    SEGMENTS.exclusive(|Segments { table, turns, errors, .. }| {
+        if table.install(index, key, &new, &mut turns[index], system_clock::boot_us()) {
+            errors[index].clear();
         }
-        tenant.refilled_us = Some(system_clock::boot_us());
-        segments.errors[index].clear();
     });
-    state.refill_us.store(began.elapsed().as_micros() as u64, Relaxed);
+    let state = ring_state(index);
+    state.refill_us.store((system_clock::boot_us() - began_us).max(0) as u64, Relaxed);
     state.exhausted.store(false, Relaxed);
     state.dry_since_ms.store(0, Relaxed);
     state.refills.fetch_add(1, Relaxed);

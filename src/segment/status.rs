@@ -2,11 +2,9 @@
 //! segments: values that do not arrive, bounds, and places in memory.
 
 use super::fleet::servers::{self, SEGMENT_SERVER};
-use super::state::{
-    CoordinatorState, LastError, RING_STATES, RINGS, RingSnapshot, RingState, SEGMENTS, ring, ring_state, rings,
-};
+use super::state::{CoordinatorState, LastError, RING_STATES, RINGS, RingState, SEGMENTS, ring, ring_state, rings};
 use super::store::{self, NearBound, SEGMENT};
-use super::{errors, refill};
+use super::{errors, port};
 use crate::error::{Check, listed};
 use crate::pg::datum::{Composite, Text};
 use crate::pg::session::{self, database};
@@ -14,7 +12,7 @@ use crate::pg::spi::ExtensionTable;
 use crate::pg::system_clock;
 use crate::shmem;
 use idgen_core::layout::time_text;
-use idgen_core::segment::{Remaining, TagKey, ValueRun};
+use idgen_core::segment::{Remaining, RingSnapshot, TagKey, ValueRun};
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use std::collections::BTreeSet;
@@ -24,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// pg_read_all_stats see all of them. No rows without preload.
 #[pg_extern(sql = false)]
 fn stat_get_segment() -> SetOfIterator<'static, Composite<12>> {
-    SetOfIterator::new(visible_rings().into_iter().map(|ring| {
+    SetOfIterator::new(visible_rings().into_iter().map(|(ring, error)| {
         let state = ring_state(ring.index);
         let of = |counter: &AtomicU64| DatumWithOid::from(counter.load(Relaxed) as i64);
         let Remaining { current, next, count } = ring.remaining;
@@ -40,7 +38,7 @@ fn stat_get_segment() -> SetOfIterator<'static, Composite<12>> {
             of(&state.refill_us),
             of(&state.waits),
             of(&state.wait_us),
-            ring.error.text().map(Text::from).into(),
+            error.text().map(Text::from).into(),
         ])
     }))
 }
@@ -49,7 +47,7 @@ fn stat_get_segment() -> SetOfIterator<'static, Composite<12>> {
 /// second.
 #[pg_extern(sql = false)]
 fn stat_get_segment_supply() -> SetOfIterator<'static, Composite<3>> {
-    let states = visible_rings().into_iter().map(|ring| (ring.tenant.key.creation, ring_state(ring.index)));
+    let states = visible_rings().into_iter().map(|(ring, _)| (ring.tenant.key.creation, ring_state(ring.index)));
     let attached = states.filter(|(_, state)| state.is_attached.load(Relaxed));
     SetOfIterator::new(attached.map(|(creation, state)| {
         let rate = f64::from_bits(state.rate.load(Relaxed));
@@ -59,13 +57,13 @@ fn stat_get_segment_supply() -> SetOfIterator<'static, Composite<3>> {
 
 /// The rings of segments of this database that the caller may draw from; all for members of pg_read_all_stats. None without
 /// preload.
-fn visible_rings() -> Vec<RingSnapshot> {
+fn visible_rings() -> Vec<(RingSnapshot, LastError)> {
     if !shmem::is_preloaded() {
         return Vec::new();
     }
     let visible = store::visible_creations();
     let mut rings = rings(|_, _, tenant| tenant.key.database == database());
-    rings.retain(|ring| visible.contains(&ring.tenant.key.creation));
+    rings.retain(|(ring, _)| visible.contains(&ring.tenant.key.creation));
     rings
 }
 
@@ -119,7 +117,7 @@ fn starving() -> (usize, Vec<Starving>) {
         is_failing(state, &segments.errors[index]) || dry_since_ms(state).is_some()
     });
     let now_ms = system_clock::wall_ms();
-    let starving = found.into_iter().filter_map(|RingSnapshot { index, tenant, remaining, error, .. }| {
+    let starving = found.into_iter().filter_map(|(RingSnapshot { index, tenant, remaining, .. }, error)| {
         let state = ring_state(index);
         let dry_since_ms = dry_since_ms(state);
         let remaining = remaining.count;
@@ -185,7 +183,7 @@ fn when_draws_fail(starving: &[Starving]) -> String {
 
 fn action(reason: &str, is_attached: bool) -> &'static str {
     match reason {
-        refill::BUSY => {
+        port::BUSY => {
             "End the transaction: SELECT pid, virtualtransaction FROM pg_locks WHERE relation = 'idgen.segment'::regclass. \
              Without a pid it is a prepared one: see pg_prepared_xacts."
         }

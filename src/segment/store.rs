@@ -8,7 +8,8 @@ use crate::pg::session::{Replaced, database};
 use crate::pg::spi::{ExtensionTable, Query, optional, role_name, text, user, value};
 use crate::pg::xact;
 use idgen_core::segment::TagKey;
-use idgen_core::segment::tag::TagDefinition;
+use idgen_core::segment::fleet::rows::Privilege;
+use idgen_core::segment::tag::{Link, NotLocked, TagDefinition, TagRow};
 use pgrx::datum::{DatumWithOid, Interval};
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
@@ -26,83 +27,17 @@ pub static SERVERS: AclTable = AclTable { grantees: "servers", ..DRAWERS };
 
 /// The row of a tag, and what the current user may do with it.
 #[derive(Clone, Debug)]
-pub struct TagRow {
-    pub key: TagKey,
-    pub version: i64,
-    /// Created by the running transaction: no other session sees the row.
-    pub created_here: bool,
+pub struct FoundTag {
+    pub row: TagRow,
     /// Changed by the running transaction: other sessions see the old row.
     pub changed_here: bool,
     pub may_draw: bool,
     /// At a coordinator, for attached servers.
     pub may_serve: bool,
     pub may_alter: bool,
-    pub definition: TagDefinition,
-    pub link: Link,
 }
 
-/// The columns of a tag that is attached to a coordinator's, or was.
-#[derive(Clone, Debug, Default)]
-pub struct Link {
-    /// The coordinator knows this server by this number. Stays after a detachment: a coordinator that falls back to an
-    /// earlier state still knows it, and a tag that is attached again must report under it.
-    pub server: Option<i64>,
-    /// `None` unless the tag is attached.
-    pub reserve_us: Option<i64>,
-    /// The coordinator's tag that the last values came from. Empty if the tag was attached without ever having values.
-    pub source: Option<String>,
-    /// At a coordinator: the history under which the tag was last shared. Empty if that is not known.
-    pub history: Option<String>,
-    /// The highest value of the coordinator, while it has not heard that the tag was detached. Until it has, a tag that is
-    /// attached again reports and receives nothing: its own values would look like grants that the coordinator has lost.
-    pub received: Option<i64>,
-}
-
-/// The coordinator's tag.
-pub struct Origin {
-    /// Identifies it and its definition.
-    pub source: String,
-    pub stride: i64,
-    pub residue: i64,
-}
-
-impl TagRow {
-    /// True if the tag was attached, and has no values of its own since.
-    pub fn is_detached(&self) -> bool {
-        let TagDefinition { max_id, upper_bound, .. } = self.definition;
-        self.link.source.is_some() && !self.link.is_attached() && max_id == upper_bound
-    }
-}
-
-impl Link {
-    pub fn is_attached(&self) -> bool {
-        self.reserve_us.is_some()
-    }
-
-    /// True if values are asked for one by one only. Then they rise over all servers.
-    pub fn is_in_order(&self, definition: &TagDefinition) -> bool {
-        self.is_attached() && definition.max_step == 1
-    }
-}
-
-/// The row of a tag, for the workers.
-#[derive(Clone, Debug)]
-pub struct StoredTag {
-    pub key: TagKey,
-    pub tag: String,
-    pub version: i64,
-    pub definition: TagDefinition,
-    pub link: Link,
-}
-
-/// Why a row was not locked.
-pub enum NotLocked {
-    /// Another transaction has locked it.
-    Busy,
-    Gone,
-}
-
-/// The columns that [`tag_row`] and [`stored`] read.
+/// The columns that [`found`] and [`stored`] read.
 fn columns() -> String {
     let [target_us, reserve_us] = ["target_duration", "reserve"].map(micros);
     format!(
@@ -127,13 +62,6 @@ pub fn has_servers() -> bool {
 /// Without the column `servers`, and with it.
 static FIND: [Query; 2] =
     [Query::new(&SEGMENT, || by_tag("drawers", "")), Query::new(&SEGMENT, || by_tag("servers", ""))];
-
-/// What a caller that locks the row of a tag must be allowed to do.
-#[derive(Clone, Copy)]
-pub enum Privilege {
-    Alter,
-    Serve,
-}
 
 /// As [`FIND`].
 static LOCK_TO_ALTER: [Query; 2] = [
@@ -167,8 +95,8 @@ fn by_tag(servers: &str, locking: &str) -> String {
 
 /// The row of a tag as it is now. The transaction's snapshot may still show a tag that was dropped, whose values must
 /// not be drawn.
-pub fn find(tag: &str) -> Option<TagRow> {
-    FIND[usize::from(has_servers())].read_latest(&[tag.into(), user().into()], tag_row).pop()
+pub fn find(tag: &str) -> Option<FoundTag> {
+    FIND[usize::from(has_servers())].read_latest(&[tag.into(), user().into()], found).pop()
 }
 
 /// As [`find`], and locks the row against changes and refills until the transaction ends. Waits for a transaction that
@@ -181,33 +109,33 @@ pub fn find_and_lock(tag: &str, privilege: Privilege) -> TagRow {
         Privilege::Serve => &LOCK_TO_SERVE,
     };
     loop {
-        let found = queries[usize::from(has_servers())].write_losable(&[tag.into(), user().into()], tag_row).pop();
-        if let Some(row) = found {
+        let locked = queries[usize::from(has_servers())].write_losable(&[tag.into(), user().into()], stored).pop();
+        if let Some(row) = locked {
             return row;
         }
-        let row = find(tag).unwrap_or_else(|| errors::unknown(tag).raise());
+        let found = find(tag).unwrap_or_else(|| errors::unknown(tag).raise());
         match privilege {
-            Privilege::Alter if !row.may_alter => errors::not_owner(tag).raise(),
-            Privilege::Serve if !row.may_serve => fleet_errors::may_not_serve(tag, &role_name(user())).raise(),
+            Privilege::Alter if !found.may_alter => errors::not_owner(tag).raise(),
+            Privilege::Serve if !found.may_serve => fleet_errors::may_not_serve(tag, &role_name(user())).raise(),
             // It was dropped during the wait, and created again.
             _ => {}
         }
     }
 }
 
-fn tag_row(row: &SpiHeapTupleData) -> TagRow {
-    let is_here = |transaction: i64| transaction == xact::id_if_any();
-    TagRow {
-        key: TagKey { database: database(), creation: value(row, 1) },
-        version: value(row, 2),
-        created_here: is_here(value(row, 7)),
-        changed_here: is_here(value(row, 8)),
+fn found(row: &SpiHeapTupleData) -> FoundTag {
+    FoundTag {
+        row: stored(row),
+        changed_here: is_own(value(row, 8)),
         may_draw: value(row, 19),
         may_serve: value(row, 20),
         may_alter: value(row, 21),
-        definition: definition(row),
-        link: link(row),
     }
+}
+
+/// True for the id of the running transaction.
+fn is_own(transaction: i64) -> bool {
+    transaction == xact::id_if_any()
 }
 
 fn link(row: &SpiHeapTupleData) -> Link {
@@ -215,27 +143,37 @@ fn link(row: &SpiHeapTupleData) -> Link {
     Link { server: optional(row, 13), reserve_us: optional(row, 14), source, history, received: optional(row, 17) }
 }
 
-fn stored(row: &SpiHeapTupleData) -> StoredTag {
-    StoredTag {
+fn stored(row: &SpiHeapTupleData) -> TagRow {
+    TagRow {
         key: TagKey { database: database(), creation: value(row, 1) },
         tag: text(row, 18),
         version: value(row, 2),
+        created_here: is_own(value(row, 7)),
         definition: definition(row),
         link: link(row),
     }
 }
 
-static LOCK_UNLESS_BUSY: Query = Query::new(&SEGMENT, || {
-    format!(
-        "SELECT {} FROM idgen.segment WHERE creation OPERATOR(pg_catalog.=) $1 {FOR_CHANGES} SKIP LOCKED",
-        columns()
-    )
-});
+static LOCK: Query = Query::new(&SEGMENT, || by_creation_to_lock(""));
+static LOCK_UNLESS_BUSY: Query = Query::new(&SEGMENT, || by_creation_to_lock("SKIP LOCKED"));
+
+fn by_creation_to_lock(waiting: &str) -> String {
+    format!("SELECT {} FROM idgen.segment WHERE creation OPERATOR(pg_catalog.=) $1 {FOR_CHANGES} {waiting}", columns())
+}
 
 static EXISTS: Query = SEGMENT.query("SELECT FROM idgen.segment WHERE creation OPERATOR(pg_catalog.=) $1");
 
-/// Locks a row for a refill, if no other transaction has locked it.
-pub fn lock(creation: i64) -> Result<StoredTag, NotLocked> {
+/// Locks a row, and waits for another transaction that has locked it.
+pub fn await_lock(creation: i64) -> Option<TagRow> {
+    SEGMENT.refuse_during_recovery();
+    LOCK.write_losable(&[creation.into()], stored).pop()
+}
+
+/// Locks a row, if no other transaction has locked it.
+pub fn lock(creation: i64) -> Result<TagRow, NotLocked> {
+    if SEGMENT.find().is_none() {
+        return Err(NotLocked::Gone);
+    }
     let locked = LOCK_UNLESS_BUSY.write_losable(&[creation.into()], stored).pop();
     locked.ok_or_else(|| {
         let exists = !EXISTS.read_latest(&[creation.into()], |_| ()).is_empty();
@@ -325,33 +263,47 @@ static ATTACHED: Query = Query::new(&SEGMENT, || {
 });
 
 /// The attached tags of this database, and those whose coordinator has to hear that they are not any more.
-pub fn attached() -> Vec<StoredTag> {
-    ATTACHED.read_latest(&[], stored)
+pub fn attached() -> Vec<TagRow> {
+    SEGMENT.find().map_or_else(Vec::new, |_| ATTACHED.read_latest(&[], stored))
 }
 
-static LEFT: Query = SEGMENT.query(
+static FORGET: Query = SEGMENT.query(
     "UPDATE idgen.segment SET received = NULL WHERE creation OPERATOR(pg_catalog.=) $1 \
      AND server OPERATOR(pg_catalog.=) $2",
 );
 
 /// The coordinator has heard that a tag was detached.
-pub fn leave(creation: i64, server: i64) {
-    SEGMENT.write(&LEFT, &[creation.into(), server.into()]);
+pub fn forget(creation: i64, server: i64) {
+    SEGMENT.write(&FORGET, &[creation.into(), server.into()]);
 }
 
-static RECEIVE: Query = SEGMENT.query(
-    "UPDATE idgen.segment SET max_id = GREATEST(max_id, $3), source = $4, stride = $5, residue = $6, step = $7 \
-     WHERE creation OPERATOR(pg_catalog.=) $1 AND server OPERATOR(pg_catalog.=) $2 AND reserve IS NOT NULL \
-       AND received IS NULL RETURNING version",
+static RECORD: Query = SEGMENT.query(
+    "UPDATE idgen.segment SET max_id = $2, source = $3, stride = $4, residue = $5, step = $6 \
+     WHERE creation OPERATOR(pg_catalog.=) $1 RETURNING version",
 );
 
-/// Records values that an attached tag has received: the last one, where they come from, and how many were asked for.
-/// Returns the version of the row; `None` if the tag was dropped or detached, also if it was attached again since.
-pub fn receive(creation: i64, server: i64, last: i64, origin: &Origin, step: i64) -> Option<i64> {
-    let (source, stride, residue) = (origin.source.as_str().into(), origin.stride.into(), origin.residue.into());
-    let args = [creation.into(), server.into(), last.into(), source, stride, residue, step.into()];
-    SEGMENT.refuse_during_recovery();
-    as_allocation(|| RECEIVE.write_latest(&args, |row| value(row, 1)).pop())
+/// Writes what an attached tag has received, in its row that is locked. Returns the version; `None` if a trigger has prevented it.
+pub fn record(row: &TagRow) -> Option<i64> {
+    let TagDefinition { max_id, stride, residue, step, .. } = row.definition;
+    let source = row.link.source.as_deref();
+    let args = [row.key.creation.into(), max_id.into(), source.into(), stride.into(), residue.into(), step.into()];
+    as_allocation(|| RECORD.write_latest(&args, |row| value(row, 1)).pop())
+}
+
+static LINK: Query = SEGMENT.query(
+    "UPDATE idgen.segment SET server = $2, reserve = $3, source = $4, received = $5, min_step = $6, max_step = $7, \
+       upper_bound = $8 \
+     WHERE creation OPERATOR(pg_catalog.=) $1",
+);
+
+/// Writes the row of a tag that was attached or detached, which is locked. The reserve is the caller's.
+pub fn link_to(row: &TagRow, reserve: Option<Interval>) {
+    let TagRow { key, definition: TagDefinition { min_step, max_step, upper_bound, .. }, link, .. } = row;
+    let (server, source, received) = (link.server.into(), link.source.as_deref().into(), link.received.into());
+    let limits = [min_step, max_step, upper_bound].map(|limit| (*limit).into());
+    let mut args = vec![key.creation.into(), server, reserve.into(), source, received];
+    args.extend(limits);
+    SEGMENT.write(&LINK, &args);
 }
 
 /// The trigger announces no change of `max_id` then. Also an error ends that: the session may go on, and write other rows.

@@ -12,6 +12,7 @@ use crate::pg::effects::SubxactList;
 use crate::pg::function::{self, TriggerRow, Tuple};
 use crate::pg::{invalidation, session, spi, xact};
 use crate::shmem;
+use idgen_core::segment::tag::{Allocation, Basis};
 use idgen_core::segment::{DROPPED, TagKey};
 use pgrx::datum::{Interval, TryFromDatumError};
 use pgrx::heap_tuple::PgHeapTuple;
@@ -30,7 +31,7 @@ fn segment_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<TriggerRow, TryFromDa
     let new = trigger.new().map(PgHeapTuple::into_owned);
     let is_allocation = store::IS_ALLOCATION.load(Relaxed);
     let is_silent = match (&old, &new) {
-        (Some(old), Some(new)) => is_allocation && keeps_values(old, new)?,
+        (Some(old), Some(new)) => is_allocation && basis(old)?.keeps_values(&basis(new)?),
         _ => false,
     };
     if !is_silent {
@@ -83,36 +84,31 @@ fn link_inserted(new: &mut Tuple) -> Result<(), TryFromDatumError> {
 }
 
 fn updated<'a>(old: &Tuple, mut new: Tuple<'a>, is_allocation: bool) -> Result<Tuple<'a>, TryFromDatumError> {
-    let (max_id, new_max_id) = (number(old, "max_id")?, number(&new, "max_id")?);
+    let (before, after) = (basis(old)?, basis(&new)?);
+    let (max_id, new_max_id) = (before.allocation.max_id, after.allocation.max_id);
     if new_max_id < max_id {
         errors::lowered(&tag(old)?, max_id, new_max_id).raise();
     }
     new.set_by_name("creation", number(old, "creation")?)?;
     new.set_by_name("created_in", number(old, "created_in")?)?;
-    let is_new_version = !keeps_values(old, &new)? || !is_allocation && new_max_id != max_id;
+    let is_new_version = before.is_another_version(&after, is_allocation);
     let version = number(old, "version")? + i64::from(is_new_version);
     new.set_by_name("version", version)?;
     if is_new_version {
-        let (creation, stride) = (number(old, "creation")?, number(&new, "stride")?);
-        let is_link = is_attached(old)? != is_attached(&new)?;
+        let (creation, stride) = (number(old, "creation")?, after.allocation.stride);
+        let is_link = before.is_attached != after.is_attached;
         end_ring_at_commit(Change { creation, version, stride, is_link });
     }
     new.set_by_name("changed_in", if is_allocation { number(old, "changed_in")? } else { xact::id() })?;
     Ok(new)
 }
 
-/// True if values of the old row may be drawn under the new one. Higher values also need a new version, unless an
-/// allocation has raised `max_id`. The step applies from the next range on.
-fn keeps_values(old: &Tuple, new: &Tuple) -> Result<bool, TryFromDatumError> {
-    for name in ["stride", "residue", "upper_bound"] {
-        if number(old, name)? != number(new, name)? {
-            return Ok(false);
-        }
-    }
-    let source = |tuple: &Tuple| Ok(tuple.get_by_name::<Text>("source")?.map(String::from));
-    // A tag that was just attached has no values yet.
-    let keeps_source = source(old)?.is_none_or(|old| source(new).is_ok_and(|new| new == Some(old)));
-    Ok(is_attached(old)? == is_attached(new)? && keeps_source)
+fn basis(tuple: &Tuple) -> Result<Basis, TryFromDatumError> {
+    let number = |name| number(tuple, name);
+    let (max_id, stride) = (number("max_id")?, number("stride")?);
+    let allocation = Allocation { max_id, stride, residue: number("residue")?, upper_bound: number("upper_bound")? };
+    let source = tuple.get_by_name::<Text>("source")?.map(String::from);
+    Ok(Basis { allocation, is_attached: is_attached(tuple)?, source })
 }
 
 fn is_attached(tuple: &Tuple) -> Result<bool, TryFromDatumError> {

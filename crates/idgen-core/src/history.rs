@@ -42,6 +42,14 @@ impl Identity {
         }
     }
 
+    /// The text of this identity, if it has recorded a history in the form of an earlier release. Otherwise what was recorded.
+    pub fn in_the_present_form(&self, recorded: String) -> String {
+        match self.state_of(&recorded) {
+            HistoryState::Own => self.to_string(),
+            HistoryState::Interrupted | HistoryState::Copied => recorded,
+        }
+    }
+
     /// True for a server that was neither promoted nor restored.
     fn is_first_server(&self) -> bool {
         self.timeline == 1 && !self.place.has_followed_other_wal()

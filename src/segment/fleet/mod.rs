@@ -7,40 +7,38 @@
 //! more. The supply launcher starts the worker of each database once, after the server has started or was promoted. So
 //! an attached server reports to its coordinator, although no session draws.
 
-use super::state::{CoordinatorState, RingSnapshot, SEGMENTS, evict, exhaust, in_tenancy, ring_state, rings};
+use super::port::Port;
+use super::state::{CoordinatorState, SEGMENTS, evict, exhaust, in_tenancy, ring_state, rings};
 use super::{store, workers};
-use crate::coordinator::name_of_this_server;
 use crate::pg::bgworker::{self, Worker};
 use crate::pg::latch::{self, WaitEvent};
 use crate::pg::spi::{self, Query, value};
 use crate::pg::{session, shared_objects};
 use crate::settings;
 use crate::shmem;
+use idgen_core::segment::RingSnapshot;
+use idgen_core::segment::refill::Filling;
 use idgen_core::segment::refillers::Duty;
+use idgen_core::segment::supply::requests::{Answer, Failure};
+use idgen_core::segment::supply::stock::{Need, REPORT_EVERY_US};
+use idgen_core::segment::supply::supplier::{Due, Next, Supplier, Supplying};
+use idgen_core::segment::tag::TagRow;
 use pgrx::prelude::*;
-use requests::{Failure, Requests};
-use std::collections::HashMap;
+use requests::Supply;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use stock::{Need, REPORT_EVERY, Stock};
 
 pub mod errors;
 mod requests;
 pub mod servers;
-mod stock;
 
 static MAIN_WAIT: WaitEvent = WaitEvent::new(c"IdgenSupplyMain");
 
 /// How often the rate of draws is measured.
 const OBSERVE_EVERY: Duration = Duration::from_secs(1);
 
-/// A request that is later than this has its turn, although sessions wait for others.
-const LATE: Duration = Duration::from_secs(1);
-
 /// After the rows could not be read.
 const RETRY: Duration = Duration::from_millis(500);
-
-/// Rows that are older are read again before a report. It must say what this server has received by now.
-const CURRENT: Duration = Duration::from_secs(1);
 
 /// The main function of the worker.
 #[pg_guard]
@@ -49,38 +47,16 @@ pub extern "C-unwind" fn idgen_supply(argument: pg_sys::Datum) {
     if let Some(duty) = workers::begin(argument, true) {
         // A reload before the handler was installed would be missed.
         session::reload_configuration();
-        let mut requests = Requests::new();
-        requests.client.follow(settings::coordinator());
-        let (name, stocks) = (name_of_this_server(), HashMap::new());
-        let worker =
-            SupplyWorker { duty, name, stocks, read_at: None, link_changes: 0, requests, has_served_demand: false };
-        worker.run();
+        let mut port = Port(Supply::new());
+        port.0.client.follow(settings::coordinator());
+        SupplyWorker { duty, port, supplier: Supplier::default() }.run();
     }
 }
 
 struct SupplyWorker {
     duty: Duty,
-    /// Of this server, for the coordinator's views.
-    name: String,
-    /// The attached tags, by the creation numbers of their rows.
-    stocks: HashMap<i64, Stock>,
-    /// When the rows were read last; `None` if they have to be read now.
-    read_at: Option<Instant>,
-    /// The count of changes of links when the rows were read last.
-    link_changes: u64,
-    requests: Requests,
-    /// The last request was for waiting sessions.
-    has_served_demand: bool,
-}
-
-/// A request to make.
-#[derive(Clone, Copy)]
-struct Due {
-    creation: i64,
-    need: Need,
-    at: Instant,
-    /// The ring of the tag, unless it has none.
-    ring: Option<RingSnapshot>,
+    port: Port<Supply>,
+    supplier: Supplier<String>,
 }
 
 impl SupplyWorker {
@@ -91,45 +67,35 @@ impl SupplyWorker {
             check_for_interrupts!();
             if session::is_reload_pending() {
                 session::reload_configuration();
-                self.requests.client.follow(settings::coordinator());
+                self.port.0.client.follow(settings::coordinator());
             }
             let rings = rings(|_, index, tenant| workers::serves(self.duty, index, tenant));
-            let is_current = self.has_read_within(REPORT_EVERY) && self.link_changes == workers::link_changes();
-            if !is_current || !rings.iter().all(|ring| self.is_attached(ring)) {
+            let rings: Vec<RingSnapshot> = rings.into_iter().map(|(ring, _)| ring).collect();
+            if !self.supplier.is_current(&rings, workers::link_changes(), self.port.now_us()) {
                 if !self.read_rows(&rings) {
                     latch::wait(Some(RETRY), &MAIN_WAIT);
                 }
                 continue;
             }
-            if self.stocks.is_empty() && workers::end(self.duty, false) {
+            if self.supplier.is_idle() && workers::end(self.duty, false) {
                 return;
             }
             self.observe(&rings);
-            let needs = self.needs(&rings);
-            match self.next(&needs) {
-                Some(Due { need: Need::Report | Need::Leave, .. }) if !self.has_read_within(CURRENT) => {
-                    self.read_at = None
-                }
-                Some(due) => self.serve(due),
-                None => self.sleep(&needs, rings.is_empty()),
+            let now_us = self.port.now_us();
+            let needs = self.supplier.needs(&rings, self.port.0.retry_at_us(), now_us);
+            match self.supplier.next(&needs, now_us) {
+                Next::Read => {}
+                Next::Serve(due) => self.serve(due),
+                Next::Sleep => self.sleep(&needs, rings.is_empty()),
             }
         }
-    }
-
-    fn is_attached(&self, ring: &RingSnapshot) -> bool {
-        self.stocks.get(&ring.tenant.key.creation).is_some_and(|stock| stock.row.link.is_attached())
-    }
-
-    fn has_read_within(&self, time: Duration) -> bool {
-        self.read_at.is_some_and(|read_at| read_at.elapsed() < time)
     }
 
     /// Reads the attached tags, and ends the rings of others: their sessions attach again. False if that failed.
     fn read_rows(&mut self, rings: &[RingSnapshot]) -> bool {
         // Before the rows are read: a later change is not missed.
         let link_changes = workers::link_changes();
-        let read = || store::SEGMENT.find().map_or_else(Vec::new, |_| store::attached());
-        let rows = match workers::in_transaction(read) {
+        let rows = match workers::in_transaction(store::attached) {
             Ok(rows) => rows,
             Err(reason) => {
                 let is_new = |ring: &RingSnapshot| workers::keep_error(ring.index, ring.tenant, 0, &reason);
@@ -140,11 +106,8 @@ impl SupplyWorker {
                 return false;
             }
         };
-        let mut before = std::mem::take(&mut self.stocks);
-        let stocks = rows.into_iter().map(|row| (row.key.creation, before.remove(&row.key.creation), row));
-        self.stocks = stocks.map(|(creation, before, row)| (creation, Stock::new(row, before))).collect();
-        (self.read_at, self.link_changes) = (Some(Instant::now()), link_changes);
-        for ring in rings.iter().filter(|ring| !self.is_attached(ring)) {
+        self.supplier.update(rows, link_changes, self.port.now_us());
+        for ring in rings.iter().filter(|ring| !self.supplier.is_attached(ring)) {
             evict(ring.index, ring.tenant);
             ring_state(ring.index).refilled.broadcast();
         }
@@ -155,76 +118,61 @@ impl SupplyWorker {
     /// wait.
     fn observe(&mut self, rings: &[RingSnapshot]) {
         for ring in rings {
-            if let Some(stock) = self.stocks.get_mut(&ring.tenant.key.creation) {
-                stock.observe(ring);
+            if let Some(rate) = self.supplier.observe(ring, self.port.now_us()) {
+                ring_state(ring.index).rate.store(rate.to_bits(), Relaxed);
             }
-            if let Some(reason) = &self.requests.failure {
+            if let Some(reason) = &self.supplier.requests.failure {
                 workers::keep_error(ring.index, ring.tenant, 0, reason);
             }
         }
     }
 
-    /// All requests, each with the time when it is due.
-    fn needs(&self, rings: &[RingSnapshot]) -> Vec<Due> {
-        let by_creation: HashMap<i64, &RingSnapshot> =
-            rings.iter().map(|ring| (ring.tenant.key.creation, ring)).collect();
-        let due = |(&creation, stock): (&i64, &Stock)| {
-            let ring = by_creation.get(&creation).copied();
-            let (at, need) = stock.next(ring);
-            Due { creation, need, at: at.max(self.requests.client.link.retry_at.unwrap_or(at)), ring: ring.copied() }
-        };
-        self.stocks.iter().map(due).collect()
-    }
-
-    /// The request to make now: first for waiting sessions, in turn with others that are late.
-    fn next(&self, needs: &[Due]) -> Option<Due> {
-        let now = Instant::now();
-        let due = needs.iter().filter(|due| due.at <= now);
-        let is_late = |due: &&Due| self.has_served_demand && due.need != Need::Demand && due.at + LATE <= now;
-        let late = due.clone().filter(is_late).min_by_key(|due| due.at);
-        // Among tags that sessions wait for, the one that was asked for longest ago.
-        let asked_at = |due: &&Due| self.stocks.get(&due.creation).and_then(|stock| stock.asked_at);
-        late.or_else(|| due.min_by_key(|due| (due.need, asked_at(due), due.at))).copied()
-    }
-
     fn sleep(&mut self, needs: &[Due], is_idle: bool) {
-        let longest = if is_idle { REPORT_EVERY } else { OBSERVE_EVERY };
-        let next = needs.iter().map(|due| due.at.saturating_duration_since(Instant::now())).min();
+        let longest = if is_idle { Duration::from_micros(REPORT_EVERY_US as u64) } else { OBSERVE_EVERY };
+        let now_us = self.port.now_us();
+        let next = needs.iter().map(|due| Duration::from_micros((due.at_us - now_us).max(0) as u64)).min();
         let pause = next.unwrap_or(longest).min(longest);
-        self.requests.pause(pause);
+        match self.supplier.requests.is_loaded(now_us) {
+            true => self.port.0.client.link.pause(Instant::now() + pause),
+            false => self.port.0.client.link.close(),
+        }
         // Rounded up: the latch counts in milliseconds.
         latch::wait(Some(pause + Duration::from_millis(1)), &MAIN_WAIT);
     }
 
-    /// Makes one request.
+    /// Makes one request. A request for values wakes the sessions that wait for them.
     fn serve(&mut self, due: Due) {
-        self.has_served_demand = due.need == Need::Demand;
-        let outcome = match (due.need, due.ring) {
-            (Need::Demand | Need::LowWater, Some(ring)) => return self.serve_ring(due, &ring),
-            (Need::Leave, _) => self.leave(due.creation),
-            _ => self.report(due.creation),
+        let was_failing = self.supplier.requests.failure.is_some();
+        let (demand, answer) = match due.ring.filter(|_| matches!(due.need, Need::Demand | Need::LowWater)) {
+            Some(ring) => {
+                let Some(demand) = workers::take_demand(ring.index, ring.tenant.handle) else { return };
+                let fetch = || self.supplier.fetch(&mut self.port, due.creation, &ring);
+                let answer = workers::while_running(ring.index, demand, fetch);
+                // One that has failed: its calls join another one.
+                SEGMENTS.exclusive(|segments| segments.turns[ring.index].give_up());
+                (Some(demand), answer)
+            }
+            None => (None, self.supplier.tell(&mut self.port, &due)),
         };
-        self.conclude(due, 0, outcome);
+        match &self.supplier.requests.failure {
+            Some(reason) if !was_failing => log!("could not fetch values of attached segments: {reason}"),
+            None if was_failing => log!("the coordinator of attached segments answers again"),
+            _ => {}
+        }
+        if let Some(is_news) = self.supplier.conclude(&mut self.port, &due, &answer) {
+            self.show(due, demand.unwrap_or_default(), answer, is_news);
+        }
+        if let Some(ring) = due.ring.filter(|_| demand.is_some()) {
+            ring_state(ring.index).refilled.broadcast();
+        }
     }
 
-    /// Fetches values for a ring, and wakes the sessions that wait for them.
-    fn serve_ring(&mut self, due: Due, ring: &RingSnapshot) {
-        let Some(demand) = workers::take_demand(ring.index, ring.tenant.handle) else { return };
-        let outcome = workers::while_running(ring.index, demand, || self.fetch(due.creation, ring));
-        // One that has failed: its calls join another one.
-        SEGMENTS.exclusive(|segments| segments.turns[ring.index].give_up());
-        self.conclude(due, demand, outcome);
-        ring_state(ring.index).refilled.broadcast();
-    }
-
-    /// Notes the outcome of a request.
-    fn conclude(&mut self, Due { creation, need, ring, .. }: Due, demand: u64, outcome: Result<(), Failure>) {
-        let Some(stock) = self.stocks.get_mut(&creation) else { return };
-        let is_first = outcome.is_err() && stock.fail();
+    /// Shows the outcome of a request in the ring.
+    fn show(&self, Due { creation, ring, .. }: Due, demand: u64, answer: Answer<(), String>, is_news: bool) {
         let show = |state| ring.into_iter().for_each(|ring| ring_state(ring.index).set_coordinator(state));
         let keep = |demand, reason: &str| ring.map(|ring| workers::keep_error(ring.index, ring.tenant, demand, reason));
-        let (demand, reason) = match outcome {
-            Ok(()) if stock.succeed(need) => {
+        let (demand, reason) = match answer {
+            Ok(()) if is_news => {
                 show(CoordinatorState::Answering);
                 let clear = |RingSnapshot { index, tenant, .. }: RingSnapshot| {
                     in_tenancy(index, tenant.handle, |segments| segments.errors[index].clear())
@@ -235,15 +183,11 @@ impl SupplyWorker {
             Ok(()) => return,
             Err(Failure::Coordinator(reason)) => {
                 show(CoordinatorState::Failing);
-                // `Requests` logs it.
+                // `serve` logs it.
                 keep(demand, &reason);
                 return;
             }
-            Err(Failure::Gone) => {
-                show(CoordinatorState::Refusing);
-                self.read_at = None;
-                return;
-            }
+            Err(Failure::Gone) => return show(CoordinatorState::Refusing),
             Err(Failure::Exhausted(reason)) => {
                 ring.into_iter().for_each(|ring| exhaust(ring.index, ring.tenant.key, ring.tenant.version));
                 // The sessions that wait find out, and so the demand ends.
@@ -253,10 +197,32 @@ impl SupplyWorker {
         };
         // The coordinator has refused the request because of the tag.
         show(CoordinatorState::Refusing);
-        stock.refused = Some(need);
-        if keep(demand, &reason).unwrap_or(is_first) {
-            log!("could not fetch values of segment \"{}\": {reason}", stock.row.tag);
+        if keep(demand, &reason).unwrap_or(is_news) {
+            let tag = self.supplier.tag(creation).unwrap_or_default();
+            log!("could not fetch values of segment \"{tag}\": {reason}");
         }
+    }
+}
+
+impl Supplying for Port<Supply> {
+    fn await_lock(&mut self, creation: i64) -> Option<TagRow> {
+        store::await_lock(creation)
+    }
+
+    fn record(&mut self, row: &TagRow) -> Option<i64> {
+        store::record(row)
+    }
+
+    fn forget(&mut self, creation: i64, server: i64) {
+        store::forget(creation, server);
+    }
+
+    fn begin_turn(&mut self, ring: &RingSnapshot) -> Option<(u64, u64)> {
+        in_tenancy(ring.index, ring.tenant.handle, |segments| segments.turns[ring.index].begin()).flatten()
+    }
+
+    fn restore_demand(&mut self) {
+        workers::restore_demand();
     }
 }
 

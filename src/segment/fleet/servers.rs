@@ -10,16 +10,16 @@ use crate::error;
 use crate::pg::datum::{Composite, Text};
 use crate::pg::latch::WaitEvent;
 use crate::pg::spi::{ExtensionTable, Query, optional, text, user, value};
-use crate::pg::{recovery, session, xact};
+use crate::pg::{recovery, xact};
 use crate::place;
 use crate::segment::errors as segment_errors;
-use crate::segment::store::{self, Link, Privilege, TagRow};
-use idgen_core::history::HistoryState;
+use crate::segment::store;
+use idgen_core::history::{HistoryState, Identity};
+use idgen_core::segment::fleet::rows::{self, Privilege, Refused, Server, TagRows};
 use idgen_core::segment::fleet::{Reply, ServerReport, SharedTag, Standing};
-use idgen_core::segment::tag::{Allocation, MAX_STEP, TagDefinition};
+use idgen_core::segment::tag::{MAX_STEP, TagRow};
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
-use std::sync::OnceLock;
 
 /// Called by an attached server. Records the highest value that it has received, and grants it `count` values, or as many
 /// as there are up to the upper bound; 0 only reports. Without a grant, `first_id` is NULL. `waits_for` then names the
@@ -41,36 +41,21 @@ fn segment_request(
     if !counts.contains(&count) {
         segment_errors::count_out_of_range(count, counts).raise();
     }
-    let row = lock_shared(tag);
-    let (mut shared, max_id) = reported(tag, &row, server, received);
-    let (range, waits_for) = match shared.grant(count as u64, history()) {
+    error::refuse_on_standby("grant values");
+    let answer = rows::request(&mut Rows { name }, tag, Server { number: server, received }, count as u64);
+    let (origin, reply) = answer.unwrap_or_else(|refused| refuse(tag, refused));
+    let (range, waits_for) = match reply {
         Reply::Granted(range) => (Some(range), None),
         Reply::Waits { unreported } => (None, Some(names(tag, unreported))),
-        Reply::Exhausted if count == 0 => (None, None),
-        Reply::Exhausted => segment_errors::exhausted(tag, row.definition.upper_bound).raise(),
+        Reply::Exhausted => (None, None),
     };
-    refuse_beyond_bound(tag, &shared);
-    let args = [
-        tag.into(),
-        server.into(),
-        name.into(),
-        max_id.into(),
-        history().into(),
-        row.key.creation.into(),
-        shared.allocation.max_id.into(),
-        shared.history.as_deref().into(),
-    ];
-    store::as_allocation(|| SEGMENT_SERVER.write(&WRITE, &args));
     let (first, count) = range.map(|range| (range.first, range.count as i64)).unzip();
-    // Identifies the tag and its definition: after any change of it, servers discard what they hold.
-    let (system, database) = (recovery::system_identifier(), session::database());
-    let source = format!("{system}/{database}/{}/{}", row.key.creation, row.version);
     Composite([
         first.into(),
         count.into(),
-        row.definition.stride.into(),
-        row.definition.residue.into(),
-        Text::from(source).into(),
+        origin.stride.into(),
+        origin.residue.into(),
+        Text::from(origin.source).into(),
         waits_for.map(Text::from).into(),
     ])
 }
@@ -83,14 +68,9 @@ fn segment_request(
 fn segment_leave(tag: Option<Text>, server: Option<i64>, received: Option<i64>) {
     let tag = args::required(tag.as_deref(), "tag");
     let (server, received) = (args::required(server, "server"), args::required(received, "received"));
-    if forgets_of_dropped(tag, server) {
-        return;
-    }
-    let row = lock_shared(tag);
-    let (mut shared, _) = reported(tag, &row, server, received);
-    shared.leave(server, history()).expect("it has reported");
-    SEGMENT_SERVER.write(&DELETE, &[tag.into(), server.into()]);
-    write_tag(tag, row.key.creation, &shared);
+    error::refuse_on_standby("forget a server");
+    let left = rows::leave(&mut Rows::default(), tag, Server { number: server, received });
+    left.unwrap_or_else(|refused| refuse(tag, refused));
 }
 
 /// The operator's decision that the servers that have not reported are gone for good: the coordinator grants from above
@@ -101,14 +81,18 @@ fn segment_leave(tag: Option<Text>, server: Option<i64>, received: Option<i64>) 
 fn segment_resume(tag: Option<Text>, max_id: Option<i64>) {
     let (tag, max_id) = (args::required(tag.as_deref(), "tag"), args::required(max_id, "max_id"));
     error::refuse_on_standby("resume a segment");
-    let row = store::find_and_lock(tag, Privilege::Alter);
-    refuse_attached(tag, &row);
-    if max_id > row.definition.upper_bound {
-        errors::above_upper_bound(tag, max_id, row.definition.upper_bound).raise();
+    rows::resume(&mut Rows::default(), tag, max_id).unwrap_or_else(|refused| refuse(tag, refused));
+}
+
+fn refuse(tag: &str, refused: Refused) -> ! {
+    match refused {
+        Refused::Unknown => segment_errors::unknown(tag),
+        Refused::Chained => errors::chained(tag),
+        Refused::CreatedHere => segment_errors::changed_here(tag),
+        Refused::Exhausted { upper_bound } => segment_errors::exhausted(tag, upper_bound),
+        Refused::AboveUpperBound { max_id, upper_bound } => errors::above_upper_bound(tag, max_id, upper_bound),
     }
-    let mut shared = shared_tag(tag, &row.definition, &row.link, None);
-    shared.resume(max_id, history());
-    write_tag(tag, row.key.creation, &shared);
+    .raise()
 }
 
 /// Waits until the synchronous standbys have all that this server has committed. Returns at once if there are none. Raises
@@ -121,31 +105,18 @@ fn segment_confirm() {
 
 static CONFIRM_WAIT: WaitEvent = WaitEvent::new(c"IdgenSegmentConfirm");
 
-/// What the coordinator's own next values follow, or why it may take none. The caller has locked the row.
-pub fn own_allocation(tag: &str, creation: i64, definition: &TagDefinition, link: &Link) -> Result<Allocation, String> {
-    if link.history.clone().is_none_or(|recorded| in_the_present_form(recorded) == history()) {
-        return Ok(definition.allocation());
-    }
-    let mut shared = shared_tag(tag, definition, link, None);
-    match shared.settle(history()) {
-        Standing::Waits { unreported } => Err(errors::waits_for(tag, &names(tag, unreported))),
-        Standing::Grants => {
-            write_tag(tag, creation, &shared);
-            Ok(shared.allocation)
-        }
-    }
-}
-
 /// Tags that the current user may see of which no values are granted, each with the number of servers that have not reported.
 pub fn withheld() -> Vec<(String, usize)> {
     if recovery::is_in_progress() {
         return Vec::new();
     }
     let shared = SHARED.read_latest(&[user().into()], |row| (text(row, 1), text(row, 2)));
-    let interrupted = shared.into_iter().filter(|(_, recorded)| in_the_present_form(recorded.clone()) != history());
+    let current = place::identity().to_string();
+    let is_interrupted = |recorded: &str| place::identity().state_of(recorded) != HistoryState::Own;
+    let interrupted = shared.into_iter().filter(|(_, recorded)| is_interrupted(recorded));
     let waiting = interrupted.filter_map(|(tag, _)| {
-        let row = store::find(&tag)?;
-        match shared_tag(&tag, &row.definition, &row.link, None).standing(history()) {
+        let row = store::find(&tag)?.row;
+        match SharedTag::read(&mut Rows::default(), &row, None).standing(&current) {
             Standing::Waits { unreported } => Some((tag, unreported.len())),
             Standing::Grants => None,
         }
@@ -153,93 +124,70 @@ pub fn withheld() -> Vec<(String, usize)> {
     waiting.collect()
 }
 
-/// Forgets a server of a tag that was dropped. False if there is a tag of this name.
-fn forgets_of_dropped(tag: &str, server: i64) -> bool {
-    error::refuse_on_standby("forget a server");
-    if store::find(tag).is_some() {
-        return false;
+/// The rows of a coordinator's tags, for the procedures of the core.
+#[derive(Default)]
+pub struct Rows<'a> {
+    /// Of the server that reports.
+    name: &'a str,
+}
+
+impl TagRows for Rows<'_> {
+    fn identity(&self) -> &Identity {
+        place::identity()
     }
-    // Before the lock, for which refills of all tags wait: no role takes it that does not know the server's number.
-    if ONE.read_latest(&[tag.into(), server.into()], read).is_empty() {
-        segment_errors::unknown(tag).raise();
+
+    fn exists(&mut self, tag: &str) -> bool {
+        store::find(tag).is_some()
     }
-    // A transaction that creates the tag again waits for this one, and then finds the server gone.
-    store::SEGMENT.lock(pg_sys::ShareRowExclusiveLock);
-    let is_dropped = store::find(tag).is_none();
-    if is_dropped {
+
+    fn lock_all(&mut self) {
+        store::SEGMENT.lock(pg_sys::ShareRowExclusiveLock);
+    }
+
+    fn lock(&mut self, tag: &str, privilege: Privilege) -> TagRow {
+        if privilege == Privilege::Serve {
+            SEGMENT_SERVER.lock(pg_sys::RowExclusiveLock);
+        }
+        store::find_and_lock(tag, privilege)
+    }
+
+    fn reports(&mut self, tag: &str, server: Option<i64>) -> Vec<ServerReport> {
+        let read = |row: &SpiHeapTupleData| ServerReport {
+            server: value(row, 1),
+            max_id: value(row, 2),
+            history: text(row, 3),
+        };
+        match server {
+            Some(server) => ONE.read_latest(&[tag.into(), server.into()], read),
+            None => ALL.read_latest(&[tag.into()], read),
+        }
+    }
+
+    fn share(&mut self, row: &TagRow, shared: &SharedTag) {
+        store::share(row.key.creation, shared.allocation.max_id, shared.history.as_deref());
+    }
+
+    fn report(&mut self, row: &TagRow, shared: &SharedTag, report: &ServerReport) {
+        let args = [
+            row.tag.as_str().into(),
+            report.server.into(),
+            self.name.into(),
+            report.max_id.into(),
+            report.history.as_str().into(),
+            row.key.creation.into(),
+            shared.allocation.max_id.into(),
+            shared.history.as_deref().into(),
+        ];
+        store::as_allocation(|| SEGMENT_SERVER.write(&WRITE, &args));
+    }
+
+    fn clear_reports(&mut self, row: &TagRow, received: i64) {
+        errors::set_back(&row.tag, received, row.definition.max_id).warn();
+        SEGMENT_SERVER.write(&CLEAR, &[row.tag.as_str().into()]);
+    }
+
+    fn delete_report(&mut self, tag: &str, server: i64) {
         SEGMENT_SERVER.write(&DELETE, &[tag.into(), server.into()]);
-    }
-    is_dropped
-}
-
-/// Locks the row of a tag for which the current user may act as a server.
-fn lock_shared(tag: &str) -> TagRow {
-    error::refuse_on_standby("grant values");
-    SEGMENT_SERVER.lock(pg_sys::RowExclusiveLock);
-    let row = store::find_and_lock(tag, Privilege::Serve);
-    refuse_attached(tag, &row);
-    // This session counts the values that it has drawn from the tag, and raises `max_id` when it commits.
-    if row.created_here {
-        segment_errors::changed_here(tag).raise();
-    }
-    row
-}
-
-fn refuse_attached(tag: &str, row: &TagRow) {
-    if row.link.is_attached() {
-        errors::chained(tag).raise();
-    }
-}
-
-/// The tag with a new report, and the highest value that the server has ever reported. While the history is the tag's, and has
-/// granted what the server has received, the reports of others do not matter.
-fn reported(tag: &str, row: &TagRow, server: i64, received: i64) -> (SharedTag, i64) {
-    let TagRow { definition, link, .. } = row;
-    let mut shared = shared_tag(tag, definition, link, (received <= definition.max_id).then_some(server));
-    let was_current = shared.history.as_deref() == Some(history());
-    let report = shared.report(server, received, history());
-    if was_current && shared.history.as_deref() != Some(history()) {
-        errors::set_back(tag, received, definition.max_id).warn();
-        SEGMENT_SERVER.write(&CLEAR, &[tag.into()]);
-    }
-    (shared, report.max_id)
-}
-
-/// While the history is the tag's, only the report of this server is read, if it is given.
-fn shared_tag(tag: &str, definition: &TagDefinition, link: &Link, server: Option<i64>) -> SharedTag {
-    let recorded = link.history.clone().map(in_the_present_form);
-    // The caller has locked the row of the tag, without which no report changes.
-    let servers = match server {
-        Some(server) if recorded.as_deref() == Some(history()) => ONE.read_latest(&[tag.into(), server.into()], read),
-        _ => ALL.read_latest(&[tag.into()], read),
-    };
-    SharedTag { history: recorded, allocation: definition.allocation(), servers }
-}
-
-fn write_tag(tag: &str, creation: i64, shared: &SharedTag) {
-    refuse_beyond_bound(tag, shared);
-    store::share(creation, shared.allocation.max_id, shared.history.as_deref());
-}
-
-/// Raises 2200H if a server has received values above the upper bound.
-fn refuse_beyond_bound(tag: &str, shared: &SharedTag) {
-    let Allocation { max_id, upper_bound, .. } = shared.allocation;
-    if max_id > upper_bound {
-        segment_errors::exhausted(tag, upper_bound).raise();
-    }
-}
-
-/// The text of what grants from this database. A failover, a restore and a copy begin another history.
-fn history() -> &'static str {
-    static TEXT: OnceLock<String> = OnceLock::new();
-    TEXT.get_or_init(|| place::identity().to_string())
-}
-
-/// The current history, if a row has it in the form of an earlier release. Otherwise what the row has.
-fn in_the_present_form(recorded: String) -> String {
-    match place::identity().state_of(&recorded) {
-        HistoryState::Own => history().to_owned(),
-        HistoryState::Interrupted | HistoryState::Copied => recorded,
     }
 }
 
@@ -253,17 +201,13 @@ static ONE: Query = SEGMENT_SERVER.query(
 static ALL: Query = SEGMENT_SERVER
     .query("SELECT server, max_id, history FROM idgen.segment_server WHERE tag OPERATOR(pg_catalog.=) $1");
 
-fn read(row: &SpiHeapTupleData) -> ServerReport {
-    ServerReport { server: value(row, 1), max_id: value(row, 2), history: in_the_present_form(text(row, 3)) }
-}
-
 static NAMES: Query = SEGMENT_SERVER.query(
     "SELECT pg_catalog.string_agg(name, ', ' ORDER BY name) FROM idgen.segment_server \
      WHERE tag OPERATOR(pg_catalog.=) $1 AND server OPERATOR(pg_catalog.=) ANY ($2)",
 );
 
 /// The names of some servers of a tag, in one text.
-fn names(tag: &str, servers: Vec<i64>) -> String {
+pub fn names(tag: &str, servers: Vec<i64>) -> String {
     let names = NAMES.read_latest(&[tag.into(), servers.into()], |row| optional::<Text>(row, 1).map(String::from));
     names.into_iter().flatten().collect()
 }

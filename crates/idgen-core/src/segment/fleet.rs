@@ -16,6 +16,8 @@
 use super::ValueRun;
 use super::tag::Allocation;
 
+pub mod rows;
+
 /// The rows of a tag at its coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedTag {

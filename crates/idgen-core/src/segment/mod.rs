@@ -5,6 +5,7 @@
 
 pub mod chains;
 pub mod fleet;
+pub mod refill;
 pub mod refillers;
 pub mod rests;
 mod ring;
@@ -72,6 +73,50 @@ pub struct Remaining {
     pub next: Option<ValueRun>,
     /// Over all ranges.
     pub count: u64,
+}
+
+/// A ring at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct RingSnapshot {
+    pub index: usize,
+    pub tenant: RingTenant,
+    pub remaining: Remaining,
+    pub has_room: bool,
+    pub position: u64,
+    /// Values that sessions have asked for, and those that the next turn has to ask for.
+    pub demand: u64,
+    pub turn_due: u64,
+}
+
+/// Values for a ring, once the transaction has committed.
+#[derive(Clone, Copy, Debug)]
+pub struct NewRange {
+    pub range: ValueRun,
+    /// That of the row.
+    pub version: i64,
+    pub is_attached: bool,
+    /// The ring requests values when this many are left; never if `None`.
+    pub low_water: Option<u64>,
+    /// The turn that brings them. Its calls draw them; the values that the ring has are discarded.
+    pub turn: Option<u64>,
+    pub began_us: i64,
+}
+
+/// Why a ring gets no values. The server makes a text of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoValues {
+    /// Another transaction has locked the row.
+    Busy,
+    /// This coordinator waits for the reports of these servers.
+    Unreported { tag: String, servers: Vec<i64> },
+    /// A server of this coordinator has received values above the upper bound.
+    BeyondBound { tag: String, upper_bound: i64 },
+    /// A synchronous standby may lack the row that has them.
+    Skipped(ValueRun),
+    /// The coordinator has granted values that were not asked for.
+    NotAskedFor(ValueRun),
+    /// The coordinator waits for the reports of servers with these names.
+    Withheld { waits_for: String },
 }
 
 #[cfg(test)]

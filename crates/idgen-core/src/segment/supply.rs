@@ -4,6 +4,10 @@
 //! A server asks when its stock lasts for less than 1.25 of the reserve, and asks for what makes it last for 1.75 of
 //! it. So at a steady rate a request comes every half reserve, and no outage shorter than the reserve empties the ring.
 
+pub mod requests;
+pub mod stock;
+pub mod supplier;
+
 use super::tag::MAX_STEP;
 use std::ops::RangeInclusive;
 use std::time::Duration;

@@ -4,7 +4,8 @@
 
 use super::chains::Chains;
 use super::rests::{Rest, Rests};
-use super::{Ring, RingHandle, ValueRun};
+use super::turns::Turns;
+use super::{NewRange, Ring, RingHandle, ValueRun};
 use crate::tenancy::Attachment;
 
 /// A tag in any database. The creation number is random: a tag that was dropped and created again is another one.
@@ -99,6 +100,23 @@ impl RingTable<'_> {
         self.rests.take(key);
         self.find(key)?;
         Some(self.attach(key, version, stride, |_| None))
+    }
+
+    /// Installs values in the ring of their row, or in a turn. If the row has changed since, the values are skipped: the change
+    /// applies from the next value on. False then.
+    pub fn install(&mut self, index: usize, key: TagKey, new: &NewRange, turns: &mut Turns, now_us: i64) -> bool {
+        let is_same = |tenant: &&mut RingTenant| tenant.key == key && tenant.version == new.version;
+        let Some(tenant) = self.tenants[index].as_mut().filter(is_same) else { return false };
+        let (ring, range) = (&self.rings[index], new.range);
+        match new.turn {
+            Some(turn) => {
+                ring.pass(range.count);
+                turns.bring(turn, range);
+            }
+            None => ring.install(tenant.handle, range.first, range.count, new.low_water),
+        }
+        tenant.refilled_us = Some(now_us);
+        true
     }
 
     /// True if this tenancy of a ring has not ended.

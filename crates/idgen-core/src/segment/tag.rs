@@ -1,6 +1,6 @@
 //! A tag's row in `idgen.segment`: which settings are valid, which values come next, and how many to take at once.
 
-use super::ValueRun;
+use super::{TagKey, ValueRun};
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -23,6 +23,138 @@ pub struct TagDefinition {
     pub stride: i64,
     pub residue: i64,
     pub upper_bound: i64,
+}
+
+/// The columns of a tag that is attached to a coordinator's, or was.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// The coordinator knows this server by this number. Stays after a detachment: a coordinator that falls back to an
+    /// earlier state still knows it, and a tag that is attached again must report under it.
+    pub server: Option<i64>,
+    /// `None` unless the tag is attached.
+    pub reserve_us: Option<i64>,
+    /// The coordinator's tag that the last values came from. Empty if the tag was attached without ever having values.
+    pub source: Option<String>,
+    /// At a coordinator: the history under which the tag was last shared. Empty if that is not known.
+    pub history: Option<String>,
+    /// The highest value of the coordinator, while it has not heard that the tag was detached. Until it has, a tag that is
+    /// attached again reports and receives nothing: its own values would look like grants that the coordinator has lost.
+    pub received: Option<i64>,
+}
+
+impl Link {
+    pub fn is_attached(&self) -> bool {
+        self.reserve_us.is_some()
+    }
+}
+
+/// The row of a tag.
+#[derive(Clone, Debug)]
+pub struct TagRow {
+    pub key: TagKey,
+    pub tag: String,
+    /// Rises with each change after which values of the row before may not be drawn.
+    pub version: i64,
+    /// Created by the running transaction: no other session sees the row.
+    pub created_here: bool,
+    pub definition: TagDefinition,
+    pub link: Link,
+}
+
+/// Why a row was not locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotLocked {
+    /// Another transaction has locked it.
+    Busy,
+    Gone,
+}
+
+/// The coordinator's tag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Identifies it and its definition: after any change of them, servers discard what they hold.
+    pub source: String,
+    pub stride: i64,
+    pub residue: i64,
+}
+
+impl TagRow {
+    /// Attaches the tag, or gives it another reserve. `number` identifies it at the coordinator, unless it has a number. The
+    /// first time, the step is free from then on. The numbers are the coordinator's.
+    pub fn attach(&mut self, number: i64, reserve_us: i64) {
+        let is_attached = self.link.is_attached();
+        if !is_attached && self.link.source.is_none() {
+            (self.definition.min_step, self.definition.max_step) = (1, MAX_STEP);
+        }
+        self.definition.upper_bound = i64::MAX;
+        self.link.server.get_or_insert(number);
+        self.link.reserve_us = Some(reserve_us);
+        // What the ring holds is discarded with the version, and a report need not discard it.
+        self.link.source.take_if(|_| !is_attached);
+    }
+
+    /// Detaches the tag. Its values stay those of the fleet, so it has none left.
+    pub fn detach(&mut self) {
+        let max_id = self.definition.max_id;
+        self.definition.upper_bound = max_id;
+        self.link.reserve_us = None;
+        self.link.source.get_or_insert_default();
+        self.link.received.get_or_insert(max_id);
+    }
+
+    /// True if the tag was attached, and has no values of its own since.
+    pub fn is_detached(&self) -> bool {
+        let TagDefinition { max_id, upper_bound, .. } = self.definition;
+        self.link.source.is_some() && !self.link.is_attached() && max_id == upper_bound
+    }
+
+    /// True if values are asked for one by one only. Then they rise over all servers.
+    pub fn is_in_order(&self) -> bool {
+        self.link.is_attached() && self.definition.max_step == 1
+    }
+
+    /// Records values that this server has received: the last one, where they come from, and how many were asked for. False
+    /// if the tag was detached, also if it was attached again since.
+    pub fn receive(&mut self, server: i64, last: i64, origin: &Origin, step: i64) -> bool {
+        let Self { definition, link, .. } = self;
+        let is_it = link.is_attached() && link.received.is_none() && link.server == Some(server);
+        if is_it {
+            definition.max_id = definition.max_id.max(last);
+            (definition.stride, definition.residue, definition.step) = (origin.stride, origin.residue, step);
+            link.source = Some(origin.source.clone());
+        }
+        is_it
+    }
+
+    /// What the values of its ring depend on.
+    pub fn basis(&self) -> Basis {
+        let (allocation, is_attached) = (self.definition.allocation(), self.link.is_attached());
+        Basis { allocation, is_attached, source: self.link.source.clone() }
+    }
+}
+
+/// What the values of a ring depend on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Basis {
+    pub allocation: Allocation,
+    pub is_attached: bool,
+    pub source: Option<String>,
+}
+
+impl Basis {
+    /// True if values of this row may be drawn under the new one, unless that has a higher `max_id`. The step applies from the
+    /// next range on.
+    pub fn keeps_values(&self, new: &Self) -> bool {
+        let keeps_numbers = Allocation { max_id: new.allocation.max_id, ..self.allocation } == new.allocation;
+        // A tag that was just attached has no values yet.
+        let keeps_source = self.source.is_none() || self.source == new.source;
+        keeps_numbers && self.is_attached == new.is_attached && keeps_source
+    }
+
+    /// True if the new row has another version, which ends the ring. An allocation may raise `max_id`.
+    pub fn is_another_version(&self, new: &Self, is_allocation: bool) -> bool {
+        !self.keeps_values(new) || !is_allocation && new.allocation.max_id != self.allocation.max_id
+    }
 }
 
 /// A setting that is out of range.

@@ -1,0 +1,181 @@
+//! What a coordinator does with the rows of a tag: procedures over a port, each in the transaction of its caller.
+
+use super::{Reply, ServerReport, SharedTag, Standing};
+use crate::history::{HistoryState, Identity};
+use crate::segment::NoValues;
+use crate::segment::tag::{Allocation, Origin, TagRow};
+
+/// The rows of tags and of their servers, in the running transaction.
+pub trait TagRows {
+    /// What grants from this database.
+    fn identity(&self) -> &Identity;
+
+    /// True if there is a tag of this name, by what is committed now.
+    fn exists(&mut self, tag: &str) -> bool;
+
+    /// Locks all tags: a transaction that creates one waits for this one.
+    fn lock_all(&mut self);
+
+    /// Locks the row of a tag, with the privilege to change it so. Waits for a transaction that has locked it.
+    fn lock(&mut self, tag: &str, privilege: Privilege) -> TagRow;
+
+    /// The reports of all servers of a tag, or of this one, as they are stored.
+    fn reports(&mut self, tag: &str, server: Option<i64>) -> Vec<ServerReport>;
+
+    /// Writes `max_id` and the history of a tag, which is locked.
+    fn share(&mut self, row: &TagRow, shared: &SharedTag);
+
+    /// The same, with the report of a server.
+    fn report(&mut self, row: &TagRow, shared: &SharedTag, report: &ServerReport);
+
+    /// Clears the reports of a tag, so that its servers report again: one has received more than was granted.
+    fn clear_reports(&mut self, row: &TagRow, received: i64);
+
+    fn delete_report(&mut self, tag: &str, server: i64);
+}
+
+/// What a caller that locks the row of a tag must be allowed to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Privilege {
+    Alter,
+    Serve,
+}
+
+/// Why a call changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// There is no such tag, nor has the server reported for one.
+    Unknown,
+    /// The tag is attached itself.
+    Chained,
+    /// The session counts the values that it has drawn from the tag, and raises `max_id` when it commits.
+    CreatedHere,
+    /// The tag has too few values, or a server has received values above its upper bound.
+    Exhausted { upper_bound: i64 },
+    /// The operator has given a value above the upper bound.
+    AboveUpperBound { max_id: i64, upper_bound: i64 },
+}
+
+/// An attached server: how the coordinator knows it, and the highest value that it has ever received.
+#[derive(Clone, Copy, Debug)]
+pub struct Server {
+    pub number: i64,
+    pub received: i64,
+}
+
+/// A server reports, and asks for `count` values; 0 only reports. They count once they are confirmed to be on synchronous
+/// standbys.
+pub fn request(rows: &mut impl TagRows, tag: &str, server: Server, count: u64) -> Result<(Origin, Reply), Refused> {
+    let row = lock_to_serve(rows, tag)?;
+    let (mut shared, report) = reported(rows, &row, server);
+    let reply = shared.grant(count, &rows.identity().to_string());
+    if reply == Reply::Exhausted && count > 0 {
+        return Err(Refused::Exhausted { upper_bound: row.definition.upper_bound });
+    }
+    refuse_beyond_bound(&shared)?;
+    rows.report(&row, &shared, &report);
+    let Identity { system_identifier, database, .. } = rows.identity();
+    let source = format!("{system_identifier}/{database}/{}/{}", row.key.creation, row.version);
+    Ok((Origin { source, stride: row.definition.stride, residue: row.definition.residue }, reply))
+}
+
+/// A server is detached. Its last report counts. Also forgets a server of a tag that was dropped.
+pub fn leave(rows: &mut impl TagRows, tag: &str, server: Server) -> Result<(), Refused> {
+    if !rows.exists(tag) {
+        // Before the lock, for which refills of all tags wait: no role takes it that does not know the server's number.
+        if rows.reports(tag, Some(server.number)).is_empty() {
+            return Err(Refused::Unknown);
+        }
+        // A transaction that creates the tag again waits for this one, and then finds the server gone.
+        rows.lock_all();
+        if !rows.exists(tag) {
+            rows.delete_report(tag, server.number);
+            return Ok(());
+        }
+    }
+    let row = lock_to_serve(rows, tag)?;
+    let (mut shared, _) = reported(rows, &row, server);
+    shared.leave(server.number, &rows.identity().to_string()).expect("it has reported");
+    rows.delete_report(tag, server.number);
+    share(rows, &row, &shared)
+}
+
+/// The operator's decision that the servers that have not reported are gone for good.
+pub fn resume(rows: &mut impl TagRows, tag: &str, max_id: i64) -> Result<(), Refused> {
+    let row = rows.lock(tag, Privilege::Alter);
+    refuse_attached(&row)?;
+    let upper_bound = row.definition.upper_bound;
+    if max_id > upper_bound {
+        return Err(Refused::AboveUpperBound { max_id, upper_bound });
+    }
+    let mut shared = SharedTag::read(rows, &row, None);
+    shared.resume(max_id, &rows.identity().to_string());
+    share(rows, &row, &shared)
+}
+
+/// What the coordinator's own next values follow, or why it may take none. The caller has locked the row.
+pub fn own_allocation(rows: &mut impl TagRows, row: &TagRow) -> Result<Allocation, NoValues> {
+    let is_own = |recorded: &String| rows.identity().state_of(recorded) == HistoryState::Own;
+    if row.link.history.as_ref().is_none_or(is_own) {
+        return Ok(row.definition.allocation());
+    }
+    let mut shared = SharedTag::read(rows, row, None);
+    match shared.settle(&rows.identity().to_string()) {
+        Standing::Waits { unreported } => Err(NoValues::Unreported { tag: row.tag.clone(), servers: unreported }),
+        Standing::Grants => match share(rows, row, &shared) {
+            Ok(()) => Ok(shared.allocation),
+            Err(_) => Err(NoValues::BeyondBound { tag: row.tag.clone(), upper_bound: shared.allocation.upper_bound }),
+        },
+    }
+}
+
+fn lock_to_serve(rows: &mut impl TagRows, tag: &str) -> Result<TagRow, Refused> {
+    let row = rows.lock(tag, Privilege::Serve);
+    refuse_attached(&row)?;
+    if row.created_here { Err(Refused::CreatedHere) } else { Ok(row) }
+}
+
+fn refuse_attached(row: &TagRow) -> Result<(), Refused> {
+    if row.link.is_attached() { Err(Refused::Chained) } else { Ok(()) }
+}
+
+/// A server can have received values above the upper bound.
+fn refuse_beyond_bound(shared: &SharedTag) -> Result<(), Refused> {
+    let Allocation { max_id, upper_bound, .. } = shared.allocation;
+    if max_id > upper_bound { Err(Refused::Exhausted { upper_bound }) } else { Ok(()) }
+}
+
+fn share(rows: &mut impl TagRows, row: &TagRow, shared: &SharedTag) -> Result<(), Refused> {
+    refuse_beyond_bound(shared)?;
+    rows.share(row, shared);
+    Ok(())
+}
+
+/// The tag with a new report, which is returned too. While the history is the tag's, and has granted what the server has
+/// received, the reports of others do not matter.
+fn reported(rows: &mut impl TagRows, row: &TagRow, server: Server) -> (SharedTag, ServerReport) {
+    let Server { number, received } = server;
+    let mut shared = SharedTag::read(rows, row, (received <= row.definition.max_id).then_some(number));
+    let current = rows.identity().to_string();
+    let is_current = |shared: &SharedTag| shared.history.as_deref() == Some(&current);
+    let was_current = is_current(&shared);
+    let report = shared.report(number, received, &current);
+    if was_current && !is_current(&shared) {
+        rows.clear_reports(row, received);
+    }
+    (shared, report)
+}
+
+impl SharedTag {
+    /// The rows of a tag. The caller has locked that of the tag, without which no report changes. While the history is the
+    /// tag's, only the report of this server is read, if it is given.
+    pub fn read(rows: &mut impl TagRows, row: &TagRow, server: Option<i64>) -> Self {
+        let history = row.link.history.clone().map(|recorded| rows.identity().in_the_present_form(recorded));
+        let is_current = history.as_ref().is_some_and(|history| *history == rows.identity().to_string());
+        let mut servers = rows.reports(&row.tag, server.filter(|_| is_current));
+        for report in &mut servers {
+            report.history = rows.identity().in_the_present_form(std::mem::take(&mut report.history));
+        }
+        Self { history, allocation: row.definition.allocation(), servers }
+    }
+}
