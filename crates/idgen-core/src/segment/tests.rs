@@ -6,6 +6,9 @@ use crate::tenancy::{Attachment, Ended};
 use proptest::prelude::*;
 use std::time::Duration;
 
+mod port;
+mod procedures;
+
 fn values(mut run: ValueRun) -> Vec<i64> {
     std::iter::from_fn(|| (run.count > 0).then(|| run.split_first())).collect()
 }

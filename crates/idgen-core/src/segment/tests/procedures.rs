@@ -1,0 +1,188 @@
+//! The procedures of refills and of attached servers, with a crash before each of their effects.
+
+use super::port::{Coordinator, Faults, Process, row};
+use crate::segment::fleet::rows::{Refused, Server, leave, request, resume};
+use crate::segment::refill::refill;
+use crate::segment::supply::requests::{Answer, Failure};
+use crate::segment::supply::stock::Need;
+use crate::segment::supply::supplier::{Due, Supplier};
+use crate::segment::{NoValues, ValueRun};
+use proptest::prelude::*;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+fn fleet() -> Rc<RefCell<Coordinator>> {
+    Rc::new(RefCell::new(Coordinator::new()))
+}
+
+fn disjoint(ranges: &[ValueRun]) -> bool {
+    ranges
+        .iter()
+        .enumerate()
+        .all(|(index, one)| ranges[..index].iter().all(|other| one.last() < other.first || other.last() < one.first))
+}
+
+/// G1 and G2.
+#[test]
+fn refill_commits_before_it_installs_and_a_crash_leaves_a_gap_at_most() {
+    let mut process = Process::new(&fleet(), row(1));
+    let tenant = process.ring(1).tenant;
+    assert!(process.survives(|port| refill(port, &tenant, 1).unwrap()));
+    assert_eq!(process.calls, ["lock", "write", "commit", "install"]);
+    for crash_at in 0..4 {
+        process.faults.crash_at = Some(crash_at);
+        assert!(!process.survives(|port| refill(port, &tenant, 1).unwrap()));
+        assert!(process.survives(|port| refill(port, &tenant, 1).unwrap()));
+    }
+    process.faults.is_cancelled = true;
+    process.survives(|port| assert!(refill(port, &tenant, 1).is_err()));
+    assert!(process.survives(|port| refill(port, &tenant, 1).unwrap()));
+    assert!(disjoint(&process.installed), "{:?}", process.installed);
+    // Two ranges are skipped: by the crash after the commit, and by the cancel.
+    let values: u64 = process.installed.iter().map(|range| range.count).sum();
+    assert_eq!(process.row.definition.max_id as u64, values + 20);
+}
+
+/// An attached server, and the memory of its supply worker.
+struct Attached {
+    process: Process,
+    supplier: Supplier<NoValues>,
+}
+
+impl Attached {
+    fn new(coordinator: &Rc<RefCell<Coordinator>>, number: i64) -> Self {
+        let mut tag = row(number);
+        tag.attach(number, 2_000_000);
+        let mut attached = Self { process: Process::new(coordinator, tag), supplier: Supplier::default() };
+        attached.start();
+        // So that the standby knows it.
+        assert_eq!(attached.serve(Need::LowWater, Faults::default()), Some(Ok(())));
+        attached
+    }
+
+    fn start(&mut self) {
+        self.supplier = Supplier::default();
+        self.supplier.update(vec![self.process.row.clone()], 0, 0);
+    }
+
+    /// Makes a request. `None` if the process has ended, and is started again.
+    fn serve(&mut self, need: Need, faults: Faults) -> Option<Answer<(), NoValues>> {
+        let Self { process, supplier } = self;
+        let (ring, creation) = (process.ring(1), process.row.key.creation);
+        supplier.observe(&ring, 0);
+        process.faults = faults;
+        let mut outcome = None;
+        let is_alive = process.survives(|port| {
+            let due = Due { creation, need, at_us: 0, ring: Some(ring) };
+            let answer = match need {
+                Need::Report | Need::Leave => supplier.tell(port, &due),
+                _ => supplier.fetch(port, creation, &ring),
+            };
+            supplier.conclude(port, &due, &answer);
+            outcome = Some(answer);
+        });
+        if !is_alive {
+            self.start();
+        }
+        outcome.filter(|_| is_alive)
+    }
+}
+
+#[test]
+fn values_are_confirmed_and_recorded_before_they_are_installed() {
+    let mut attached = Attached::new(&fleet(), 1);
+    attached.serve(Need::Demand, Faults::default());
+    let fetch = ["lock", "commit", "open", "ask", "confirm", "await lock", "write", "commit", "install"];
+    assert_eq!(attached.process.calls, fetch);
+    attached.serve(Need::Demand, Faults { standby_is_away: true, ..Faults::default() });
+    // The next one confirms first, and loses no other values.
+    let before = attached.process.coordinator.borrow().tag.definition.max_id;
+    attached.serve(Need::Demand, Faults { standby_is_away: true, ..Faults::default() });
+    assert_eq!(attached.process.calls[2..], ["open", "confirm"]);
+    assert_eq!(attached.process.coordinator.borrow().tag.definition.max_id, before);
+    attached.serve(Need::Demand, Faults::default());
+    assert_eq!(attached.process.calls[2..5], ["open", "confirm", "ask"]);
+}
+
+#[test]
+fn change_of_the_coordinators_tag_is_recorded_by_a_report() {
+    let mut attached = Attached::new(&fleet(), 1);
+    attached.start();
+    let before = attached.process.row.basis();
+    attached.process.coordinator.borrow_mut().tag.version += 1;
+    assert_eq!(attached.serve(Need::Report, Faults::default()), Some(Ok(())));
+    assert_eq!(attached.process.calls, ["open", "ask", "await lock", "write", "commit"]);
+    assert!(before.is_another_version(&attached.process.row.basis(), true), "the stock is discarded");
+    attached.start();
+    attached.serve(Need::Report, Faults::default());
+    assert_eq!(attached.process.calls, ["open", "ask"]);
+}
+
+#[test]
+fn detached_server_leaves_and_receives_nothing_before_its_coordinator_knows() {
+    let mut attached = Attached::new(&fleet(), 1);
+    attached.process.row.detach();
+    attached.process.row.attach(9, 5_000_000);
+    assert_eq!(attached.process.row.link.server, Some(1), "the coordinator knows it by this number");
+    assert_eq!(attached.serve(Need::Demand, Faults::default()), Some(Err(Failure::Gone)));
+    attached.start();
+    assert_eq!(attached.serve(Need::Leave, Faults::default()), Some(Ok(())));
+    assert!(attached.process.coordinator.borrow().reports.is_empty());
+    attached.start();
+    assert_eq!(attached.serve(Need::Demand, Faults::default()), Some(Ok(())));
+}
+
+#[test]
+fn coordinator_refuses_what_its_tag_cannot_give() {
+    let mut coordinator = Coordinator::new();
+    coordinator.tag.definition.upper_bound = 10;
+    let server = |received| Server { number: 1, received };
+    assert_eq!(resume(&mut coordinator, "t", 11), Err(Refused::AboveUpperBound { max_id: 11, upper_bound: 10 }));
+    let exhausted = Refused::Exhausted { upper_bound: 10 };
+    assert_eq!(request(&mut coordinator, "t", server(11), 0).unwrap_err(), exhausted);
+    assert_eq!(request(&mut coordinator, "t", server(10), 1).unwrap_err(), exhausted);
+    assert_eq!(leave(&mut coordinator, "t", server(11)), Err(exhausted));
+    assert!(request(&mut coordinator, "t", server(10), 0).is_ok());
+    coordinator.tag.attach(5, 2_000_000);
+    assert_eq!(request(&mut coordinator, "t", server(10), 0).unwrap_err(), Refused::Chained);
+    assert_eq!(resume(&mut coordinator, "t", 10), Err(Refused::Chained));
+}
+
+fn faults() -> impl Strategy<Value = Faults> {
+    let crash_at = prop::option::weighted(0.2, 0..10u32);
+    let flag = || prop::bool::weighted(0.1);
+    (crash_at, flag(), flag(), flag(), flag()).prop_map(
+        |(crash_at, loses_answer, standby_is_away, fails_over, is_cancelled)| Faults {
+            crash_at,
+            loses_answer,
+            standby_is_away,
+            fails_over,
+            is_cancelled,
+        },
+    )
+}
+
+proptest! {
+    /// G4, by the procedures of both sides.
+    #[test]
+    fn servers_of_a_fleet_install_no_value_twice(
+        requests in prop::collection::vec((0..3usize, prop::bool::weighted(0.2), faults()), 1..80),
+    ) {
+        let coordinator = fleet();
+        let mut servers = [1, 2, 3].map(|number| Attached::new(&coordinator, number));
+        for (server, is_report, faults) in requests {
+            servers[server].serve(if is_report { Need::Report } else { Need::Demand }, faults);
+            let installed: Vec<ValueRun> =
+                servers.iter().flat_map(|server| server.process.installed.iter().copied()).collect();
+            prop_assert!(disjoint(&installed), "{:?}", installed);
+        }
+        // Once all have reported, each is served.
+        for need in [Need::Report, Need::Demand, Need::Demand] {
+            servers.iter_mut().for_each(|server| {
+                server.start();
+                let outcome = server.serve(need, Faults::default());
+                assert_eq!(outcome, Some(Ok(())));
+            });
+        }
+    }
+}
