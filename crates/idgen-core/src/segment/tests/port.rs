@@ -32,7 +32,7 @@ pub fn row(creation: i64) -> TagRow {
     TagRow { key, tag, version: 1, created_here: false, definition, link }
 }
 
-/// The rows of a coordinator, and those of its synchronous standby.
+/// The rows of a coordinator, and those of its standby.
 #[derive(Clone)]
 pub struct Coordinator {
     pub tag: TagRow,
@@ -48,7 +48,7 @@ impl Coordinator {
         Self { tag: row(7), reports: Vec::new(), identity, standby: (row(7), Vec::new()) }
     }
 
-    /// The standby is promoted, and lacks what was not confirmed.
+    /// The standby is promoted, with what it has.
     pub fn fail_over(&mut self) {
         (self.tag, self.reports) = self.standby.clone();
         self.identity.timeline += 1;
@@ -102,6 +102,8 @@ pub struct Faults {
     /// The answer to a request for values is lost, or the standby of the coordinator does not answer.
     pub loses_answer: bool,
     pub standby_is_away: bool,
+    /// The standby is asynchronous, and lacks the request when it is confirmed.
+    pub standby_lags: bool,
     /// The coordinator fails over after it has granted values.
     pub fails_over: bool,
     /// The wait for the server's own standby is canceled.
@@ -293,7 +295,9 @@ impl Asking for Process {
         if self.faults.standby_is_away || self.connected_to != Some(coordinator.identity.timeline) {
             return Err(Failure::Coordinator(NoValues::Busy));
         }
-        coordinator.standby = (coordinator.tag.clone(), coordinator.reports.clone());
+        if !self.faults.standby_lags {
+            coordinator.standby = (coordinator.tag.clone(), coordinator.reports.clone());
+        }
         Ok(())
     }
 }

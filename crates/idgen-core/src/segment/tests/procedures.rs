@@ -1,11 +1,13 @@
 //! The procedures of refills and of attached servers, with a crash before each of their effects.
 
 use super::port::{Coordinator, Faults, Process, row};
+use crate::segment::fleet::Reply;
 use crate::segment::fleet::rows::{Refused, Server, leave, request, resume};
 use crate::segment::refill::refill;
 use crate::segment::supply::requests::{Answer, Failure};
 use crate::segment::supply::stock::Need;
 use crate::segment::supply::supplier::{Due, Supplier};
+use crate::segment::tag::TagRow;
 use crate::segment::{NoValues, ValueRun};
 use proptest::prelude::*;
 use std::cell::RefCell;
@@ -41,6 +43,18 @@ fn refill_commits_before_it_installs_and_a_crash_leaves_a_gap_at_most() {
     // Two ranges are skipped: by the crash after the commit, and by the cancel.
     let values: u64 = process.installed.iter().map(|range| range.count).sum();
     assert_eq!(process.row.definition.max_id as u64, values + 20);
+}
+
+#[test]
+fn refill_takes_nothing_from_a_row_that_is_attached_or_older_than_the_ring() {
+    for change in [|row: &mut TagRow| row.attach(1, 2_000_000), |row: &mut TagRow| row.version = 0] {
+        let mut process = Process::new(&fleet(), row(1));
+        let tenant = process.ring(1).tenant;
+        change(&mut process.row);
+        assert!(process.survives(|port| refill(port, &tenant, 1).unwrap()));
+        assert_eq!((process.row.definition.max_id, process.installed.len()), (0, 0));
+        assert!(process.table.tenants[0].is_none(), "sessions attach again");
+    }
 }
 
 /// An attached server, and the memory of its supply worker.
@@ -125,6 +139,7 @@ fn detached_server_leaves_and_receives_nothing_before_its_coordinator_knows() {
     attached.process.row.attach(9, 5_000_000);
     assert_eq!(attached.process.row.link.server, Some(1), "the coordinator knows it by this number");
     assert_eq!(attached.serve(Need::Demand, Faults::default()), Some(Err(Failure::Gone)));
+    assert_eq!(attached.process.calls, ["lock", "commit"], "nothing is asked for");
     attached.start();
     assert_eq!(attached.serve(Need::Leave, Faults::default()), Some(Ok(())));
     assert!(attached.process.coordinator.borrow().reports.is_empty());
@@ -148,14 +163,28 @@ fn coordinator_refuses_what_its_tag_cannot_give() {
     assert_eq!(resume(&mut coordinator, "t", 10), Err(Refused::Chained));
 }
 
+/// As by a snapshot of its disk.
+#[test]
+fn coordinator_that_was_set_back_waits_for_all_servers() {
+    let mut coordinator = Coordinator::new();
+    let [one, other] = [1, 2].map(|number| move |received| Server { number, received });
+    for server in [one(0), other(0), one(50)] {
+        request(&mut coordinator, "t", server, 0).unwrap();
+    }
+    let mut ask = |server| request(&mut coordinator, "t", server, 5).unwrap().1;
+    assert_eq!(ask(one(80)), Reply::Waits { unreported: vec![2] });
+    assert_eq!(ask(other(90)), Reply::Granted(ValueRun { first: 91, count: 5, stride: 1 }));
+}
+
 fn faults() -> impl Strategy<Value = Faults> {
     let crash_at = prop::option::weighted(0.2, 0..10u32);
     let flag = || prop::bool::weighted(0.1);
-    (crash_at, flag(), flag(), flag(), flag()).prop_map(
-        |(crash_at, loses_answer, standby_is_away, fails_over, is_cancelled)| Faults {
+    (crash_at, flag(), flag(), prop::bool::ANY, flag(), flag()).prop_map(
+        |(crash_at, loses_answer, standby_is_away, standby_lags, fails_over, is_cancelled)| Faults {
             crash_at,
             loses_answer,
             standby_is_away,
+            standby_lags,
             fails_over,
             is_cancelled,
         },
