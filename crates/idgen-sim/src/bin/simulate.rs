@@ -2,6 +2,7 @@
 //! finds one, it prints the seed and the shortened story, and exits with 1.
 
 use idgen_sim::world::choices::Choices;
+use idgen_sim::world::ids::Ids;
 use idgen_sim::world::run::{GOALS, Outcome, run};
 use idgen_sim::world::shorten::shorten;
 use std::collections::BTreeMap;
@@ -41,7 +42,7 @@ fn main() -> ExitCode {
 fn search(found: &Mutex<Found>, seeds: &AtomicU64, first_seed: u64, until: Instant) {
     loop {
         let seed = first_seed.wrapping_add(seeds.fetch_add(1, Relaxed));
-        let outcome = run(Choices::seeded(seed), STEPS, false);
+        let outcome = run::<Ids>(Choices::seeded(seed), STEPS, false);
         let mut found = found.lock().expect("no search has panicked");
         found.steps += outcome.steps;
         for (goal, count) in &outcome.goals {
@@ -60,7 +61,7 @@ fn report(found: Found, seeds: u64) -> ExitCode {
     let Found { steps, goals, hole } = found;
     let missed: Vec<_> = GOALS.iter().filter(|goal| !goals.contains_key(*goal)).collect();
     if let Some((seed, outcome)) = &hole {
-        let shortened = shorten(outcome.choices.clone(), STEPS, SHORTENING);
+        let shortened = shorten::<Ids>(outcome.choices.clone(), STEPS, SHORTENING);
         println!("seed {seed}, shortened:\n{}\n", shortened.story.join("\n"));
     } else if !missed.is_empty() {
         println!("not reached: {missed:?}");

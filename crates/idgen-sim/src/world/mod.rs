@@ -16,15 +16,17 @@ pub mod choices;
 mod clock;
 mod disk;
 mod effects;
+pub mod ids;
 mod judge;
 mod memory;
-mod operator;
+mod postmaster;
 mod process;
 mod rows;
 pub mod run;
 mod server;
 mod sessions;
 pub mod shorten;
+mod stage;
 
 /// What runs share: the servers, the time, and what was seen.
 pub struct World {

@@ -1,13 +1,13 @@
 //! Shortens a run that breaks a promise, so that its story can be read: by leaving out choices, and by making duller ones.
 
 use super::choices::Choices;
-use super::run::{Outcome, run};
+use super::run::{Outcome, Scene, run};
 use std::time::{Duration, Instant};
 
 /// The shortest run found in this time that breaks the same promise, with its story.
-pub fn shorten(choices: Vec<u32>, steps: u32, at_most: Duration) -> Outcome {
+pub fn shorten<S: Scene>(choices: Vec<u32>, steps: u32, at_most: Duration) -> Outcome {
     let until = Instant::now() + at_most;
-    let play = |choices: &[u32], has_story| run(Choices::replaying(choices.to_vec()), steps, has_story);
+    let play = |choices: &[u32], has_story| run::<S>(Choices::replaying(choices.to_vec()), steps, has_story);
     let kind =
         |outcome: &Outcome| outcome.broken.as_ref().and_then(|broken| broken.split(':').next().map(str::to_owned));
     let wanted = kind(&play(&choices, false));
