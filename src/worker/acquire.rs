@@ -1,25 +1,20 @@
 //! Acquiring a worker id of a pool, with the rectangle of id times that its holder may use.
 
-use super::pool::{Pool, WORKER_ID, of_range, share_pool};
-use super::{errors, history, require_own_transaction};
+use super::pool::{Database, Pool, WORKER_ID, of_range, share_pool};
+use super::{errors, require_own_transaction};
 use crate::args;
 use crate::pg::datum::{self, Composite, Text};
+use crate::pg::ereport::Report;
+use crate::pg::session;
 use crate::pg::spi::{Query, text, user, value};
 use crate::pg::xact::{self, Durability};
-use crate::pg::{session, system_clock};
 use crate::settings;
-use idgen_core::worker::{PoolBounds, Rectangle};
+use idgen_core::worker::granting::{self, Free, Grant, GrantRows, PoolDefinition, Request};
+use idgen_core::worker::search::{Condition, Order, PARTS, Part, Search};
 use pgrx::datum::{DatumWithOid, Interval};
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
-
-/// The arguments after the pool.
-struct Request<'a> {
-    owner: Option<&'a str>,
-    ttl: Option<Interval>,
-    reached_us: Option<i64>,
-    prefer: Option<i32>,
-}
+use std::ops::RangeInclusive;
 
 /// Acquires a worker id of a pool, and an interval of id time. Grants `prefer` if its id times are over, else the last worker
 /// id of `owner` if its id times are over, else the one whose id times ended first, those that nobody can renew before
@@ -36,80 +31,68 @@ fn worker_acquire(
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Composite<5> {
     let reached_us = reached.map(|reached| args::finite_us(reached, "reached"));
-    let request = Request { owner: owner.as_deref(), ttl, reached_us, prefer };
     let name = args::name(pool.as_deref(), "pool");
     // SAFETY: the call's own fcinfo.
     unsafe { require_own_transaction(c"worker_acquire()", fcinfo) };
-    let pool = share_pool(name);
-    let ((worker_id, used_until_us), Now { bounds, epoch }) = pick(name, &pool, &request);
-    let (ttl_us, reached_us) = checked_ttl(name, &request, &bounds);
-    let rectangle = Rectangle::grant(used_until_us, reached_us, ttl_us, &bounds)
-        .unwrap_or_else(|not_before_us| errors::begins_too_far(name, worker_id, not_before_us, &bounds).raise());
-    let [not_before, not_after] = [rectangle.not_before_us, rectangle.not_after_us].map(datum::from_us_or_infinity);
-    let token = ((session::random_i64() as u64 >> (u64::BITS - TOKEN_BITS)) as i64).max(1);
-    let (owner, role) = (request.owner.into(), user().into());
-    let args =
-        [name.into(), worker_id.into(), token.into(), owner, role, not_before.into(), not_after.into(), epoch.into()];
-    GRANT.write_latest(&args, |_| ());
-    if request.reached_us.is_none() {
-        // Callers that pass `reached` call worker_confirm() after the commit. The commit of others waits for the standbys.
-        xact::require_durability(Durability::Failover);
-    }
+    let request = Request {
+        owner: owner.as_deref(),
+        // One that is longer than all is out of range.
+        ttl_us: ttl.map(|ttl| ttl.as_micros().try_into().unwrap_or(i64::MAX)),
+        ttl_limits_us: settings::lease_ttl_limits_us(),
+        reached_us,
+        prefer,
+    };
+    let granted = granting::acquire(&mut Database, name, &request);
+    let (Grant { worker_id, token, rectangle, .. }, wait_us) =
+        granted.unwrap_or_else(|refusal| errors::refused(name, refusal));
     // A caller that has to wait before its first id hears for how long.
-    let wait_us = rectangle.not_before_us.saturating_sub(reached_us.max(system_clock::now_us()));
     if wait_us > 0 {
         errors::not_yet(name, worker_id, wait_us).notice();
     }
+    let [not_before, not_after] = [rectangle.not_before_us, rectangle.not_after_us].map(datum::from_us_or_infinity);
     Composite([worker_id.into(), token.into(), not_before.into(), not_after.into(), not_after.into()])
 }
 
-/// The ttl of the grant, and the time that the caller has reached.
-fn checked_ttl(pool: &str, request: &Request, bounds: &PoolBounds) -> (i64, i64) {
-    // The limits of ttl apply to new definitions only: a pool that was defined before goes on.
-    let is_another = |ttl: &Interval| ttl.as_micros() != i128::from(bounds.ttl_us);
-    let ttl_us =
-        request.ttl.filter(is_another).map_or(bounds.ttl_us, |ttl| args::ttl_us(ttl, settings::lease_ttl_limits_us()));
-    let Some(reached_us) = request.reached_us else { return bounds.split(ttl_us) };
-    if ttl_us > bounds.ttl_us {
-        errors::ttl_beyond_the_pools(pool, bounds.ttl_us).raise();
-    }
-    if let Some(excess_us) = bounds.excess_us(reached_us) {
-        errors::too_far_ahead(excess_us, bounds.max_lead_us).raise();
-    }
-    (ttl_us, reached_us)
-}
-
 /// Picks one row. The arguments: the pool, its lowest and its highest worker id, now, the earliest start of a rectangle, the
-/// preferred worker id, the owner, and the epoch. Each part runs only if those before it have found none, and reads an index in
-/// its order. By the hash of the owner, because an owner can be longer than an index allows. The times are arguments, because an
-/// index does not compare with `clock_timestamp()`.
+/// preferred worker id, the owner, and the epoch. The times are arguments, because an index does not compare with
+/// `clock_timestamp()`.
 fn pick_text(locking: &str) -> String {
-    // A row without a token, or of an earlier epoch, cannot be renewed: its rectangle is final.
-    const OVER: &str = "not_after OPERATOR(pg_catalog.<=) $5 \
-                        AND (token IS NULL OR epoch OPERATOR(pg_catalog.<>) $8 OR not_after OPERATOR(pg_catalog.<=) $4)";
-    let of_owner = format!(
-        "pg_catalog.hashtext(owner) OPERATOR(pg_catalog.=) pg_catalog.hashtext($7) AND owner OPERATOR(pg_catalog.=) $7 AND {OVER}"
-    );
-    let parts = [
-        ("preferred", format!("worker_id OPERATOR(pg_catalog.=) $6 AND {OVER}"), "worker_id"),
-        ("owned", of_owner, "not_after DESC"),
-        ("ended", format!("token IS NULL AND {OVER}"), "not_after, worker_id"),
-        ("expired", format!("token IS NOT NULL AND {OVER}"), "not_after, worker_id"),
-        // Its next holder has to wait, or is refused: none begins earlier.
-        ("ahead", "token IS NULL AND not_after OPERATOR(pg_catalog.>) $5".to_owned(), "not_after, worker_id"),
-    ];
     let mut found: Vec<String> = Vec::new();
     let mut texts = Vec::new();
-    for (part, condition, order) in parts {
+    for Part { name, conditions, order } in &PARTS {
+        let conditions =
+            conditions.iter().map(|condition| condition_text(*condition)).collect::<Vec<_>>().join(" AND ");
         let unless: String = found.iter().map(|earlier| format!(" AND NOT EXISTS ({earlier})")).collect();
+        let order = match order {
+            Order::WorkerId => "worker_id",
+            Order::LastEndFirst => "not_after DESC",
+            Order::FirstEndFirst => "not_after, worker_id",
+        };
         texts.push(format!(
-            "{part} AS MATERIALIZED (SELECT worker_id, not_after FROM idgen.worker_id \
+            "{name} AS MATERIALIZED (SELECT worker_id, not_after FROM idgen.worker_id \
              WHERE pool OPERATOR(pg_catalog.=) $1 AND worker_id OPERATOR(pg_catalog.>=) $2 \
-             AND worker_id OPERATOR(pg_catalog.<=) $3 AND {condition}{unless} ORDER BY {order} LIMIT 1 {locking})"
+             AND worker_id OPERATOR(pg_catalog.<=) $3 AND {conditions}{unless} ORDER BY {order} LIMIT 1 {locking})"
         ));
-        found.push(format!("SELECT worker_id, not_after FROM {part}"));
+        found.push(format!("SELECT worker_id, not_after FROM {name}"));
     }
     format!("WITH {} {}", texts.join(", "), found.join(" UNION ALL "))
+}
+
+fn condition_text(condition: Condition) -> &'static str {
+    match condition {
+        Condition::Preferred => "worker_id OPERATOR(pg_catalog.=) $6",
+        // By the hash of the owner, because an owner can be longer than an index allows.
+        Condition::Owned => {
+            "pg_catalog.hashtext(owner) OPERATOR(pg_catalog.=) pg_catalog.hashtext($7) AND owner OPERATOR(pg_catalog.=) $7"
+        }
+        Condition::HasToken => "token IS NOT NULL",
+        Condition::HasNoToken => "token IS NULL",
+        Condition::Over => {
+            "not_after OPERATOR(pg_catalog.<=) $5 \
+             AND (token IS NULL OR epoch OPERATOR(pg_catalog.<>) $8 OR not_after OPERATOR(pg_catalog.<=) $4)"
+        }
+        Condition::Ahead => "not_after OPERATOR(pg_catalog.>) $5",
+    }
 }
 
 static PICK: Query = Query::new(&WORKER_ID, || pick_text("FOR UPDATE SKIP LOCKED"));
@@ -120,52 +103,17 @@ static WAIT: Query = WORKER_ID.query(
      WHERE pool OPERATOR(pg_catalog.=) $1 AND worker_id OPERATOR(pg_catalog.=) $2 FOR UPDATE",
 );
 
-/// What bounds a grant, as it was when a row was picked.
-struct Now {
-    bounds: PoolBounds,
-    epoch: i32,
-}
-
-/// Picks a row and locks it: the worker id, and the end of its last rectangle, or `None` if it was never granted. Waits for rows
-/// that are locked if no other is free.
-fn pick(name: &str, pool: &Pool, request: &Request) -> ((i32, Option<i64>), Now) {
-    let read = |row: &SpiHeapTupleData| {
-        let used_until_us = datum::to_us(value(row, 2));
-        (value::<i32>(row, 1), (used_until_us != i64::MIN).then_some(used_until_us))
-    };
-    loop {
-        let mut now = None;
-        // Without a row that is free, this unlocks the history, and rows that turned out to be granted already: to wait with
-        // them locked would be a deadlock, and would keep all pools from a new history. After a wait, both are read again.
-        let picked = xact::in_subtransaction(|| {
-            let history = history::for_grant(pool.ttl_us);
-            let bounds = history::bounds(&history, pool.ttl_us);
-            checked_ttl(name, request, &bounds);
-            let now = now.insert(Now { bounds, epoch: history.epoch });
-            PICK.write_losable(&arguments(name, pool, request, now), read).pop()
-        });
-        let picked = picked.unwrap_or_else(|cause| cause.rethrow());
-        let now = now.expect("it was read");
-        if let Some(free) = picked {
-            return (free, now);
-        }
-        match LOCKED.read_latest(&arguments(name, pool, request, &now), read).pop() {
-            Some((locked, _)) => drop(xact::rolled_back(|| WAIT.write_losable(&[name.into(), locked.into()], |_| ()))),
-            None => {
-                let holders = HOLDERS.read_latest(&of_range(name, &pool.range), |row| text(row, 1));
-                errors::exhausted(name, pool.range.clone().count(), &holders.join("; ")).raise()
-            }
-        }
-        check_for_interrupts!();
-    }
+fn free(row: &SpiHeapTupleData) -> Free {
+    let used_until_us = datum::to_us(value(row, 2));
+    Free { worker_id: value(row, 1), used_until_us: (used_until_us != i64::MIN).then_some(used_until_us) }
 }
 
 /// Of [`pick_text`].
-fn arguments<'a>(name: &'a str, pool: &Pool, request: &Request<'a>, now: &Now) -> Vec<DatumWithOid<'a>> {
-    let times = [now.bounds.now_us, now.bounds.earliest_start_us()];
-    let mut arguments = Vec::from(of_range(name, &pool.range));
+fn arguments<'a>(search: &Search<'a>) -> Vec<DatumWithOid<'a>> {
+    let times = [search.now_us, search.earliest_start_us];
+    let mut arguments = Vec::from(of_range(search.pool, &search.range));
     arguments.extend(times.map(|us| datum::from_us_or_infinity(us).into()));
-    arguments.extend([request.prefer.into(), request.owner.into(), now.epoch.into()]);
+    arguments.extend([search.prefer.into(), search.owner.into(), search.epoch.into()]);
     arguments
 }
 
@@ -175,8 +123,50 @@ static GRANT: Query = WORKER_ID.query(
      WHERE pool OPERATOR(pg_catalog.=) $1 AND worker_id OPERATOR(pg_catalog.=) $2",
 );
 
-/// A number of JavaScript is exact up to there. That no token is drawn twice for a worker id is a matter of chance: 2^-53.
-const TOKEN_BITS: u32 = 53;
+impl GrantRows for Database {
+    fn share_pool(&mut self, pool: &str) -> Option<PoolDefinition> {
+        share_pool(pool).map(|Pool { range, ttl_us, .. }| PoolDefinition { range, ttl_us })
+    }
+
+    fn undo_unless_found<R>(&mut self, work: impl FnOnce(&mut Self) -> Option<R>) -> Option<R> {
+        xact::in_subtransaction(|| work(self)).unwrap_or_else(|cause| cause.rethrow())
+    }
+
+    fn lock_free(&mut self, search: &Search) -> Option<Free> {
+        PICK.write_losable(&arguments(search), free).pop()
+    }
+
+    fn find(&mut self, search: &Search) -> Option<i32> {
+        LOCKED.read_latest(&arguments(search), free).pop().map(|locked| locked.worker_id)
+    }
+
+    fn wait_for(&mut self, pool: &str, worker_id: i32) {
+        xact::rolled_back(|| WAIT.write_losable(&[pool.into(), worker_id.into()], |_| ()));
+        check_for_interrupts!();
+    }
+
+    fn random(&mut self) -> u64 {
+        session::random_i64() as u64
+    }
+
+    fn grant(&mut self, pool: &str, grant: &Grant) {
+        let Grant { worker_id, token, owner, rectangle, epoch } = *grant;
+        let [from, until] = [rectangle.not_before_us, rectangle.not_after_us].map(datum::from_us_or_infinity);
+        let (owner, role, from, until) = (owner.into(), user().into(), from.into(), until.into());
+        let args = [pool.into(), worker_id.into(), token.into(), owner, role, from, until, epoch.into()];
+        GRANT.write_latest(&args, |_| ());
+    }
+
+    fn survive_failover(&mut self) {
+        xact::require_durability(Durability::Failover);
+    }
+}
+
+/// The error for a pool without a free worker id.
+pub fn exhausted(pool: &str, range: &RangeInclusive<i32>) -> Report {
+    let holders = HOLDERS.read_latest(&of_range(pool, range), |row| text(row, 1));
+    errors::exhausted(pool, range.clone().count(), &holders.join("; "))
+}
 
 static HOLDERS: Query = WORKER_ID.query(
     "SELECT pg_catalog.format('%s by %s since %s', worker_id, \

@@ -1,12 +1,14 @@
 //! The errors of worker ids from a pool.
 
+use super::acquire;
 use super::state::{LeaseFile, STATE, ServerLease};
-use crate::args::numbers_text;
+use crate::args::{self, numbers_text};
 use crate::pg::ereport::{Report, errors, quoted};
 use crate::pg::system_clock;
 use crate::settings;
 use idgen_core::layout::{time_text, time_text_us};
 use idgen_core::worker::PoolBounds;
+use idgen_core::worker::granting::Refusal;
 use std::ffi::CStr;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
@@ -212,6 +214,27 @@ errors! {
         ERRCODE_WARNING: "worker id {worker_id}, which idgen.worker_id sets, is not free in pool \"{pool}\": another \
             server may use it";
     }
+}
+
+/// Raises what the core has refused.
+pub fn refused(pool: &str, refusal: Refusal) -> ! {
+    let report = match refusal {
+        Refusal::Copied => copy_of_the_coordinator(),
+        Refusal::UnknownPool => unknown_pool(pool),
+        Refusal::TtlOutOfRange => args::ttl_out_of_range(settings::lease_ttl_limits_us()),
+        Refusal::TtlBeyondThePools { ttl_us } => ttl_beyond_the_pools(pool, ttl_us),
+        Refusal::TooFarAhead { excess_us, max_lead_us } => too_far_ahead(excess_us, max_lead_us),
+        Refusal::Exhausted { range } => acquire::exhausted(pool, &range),
+        Refusal::BeginsTooFar { worker_id, not_before_us, bounds } => {
+            begins_too_far(pool, worker_id, not_before_us, &bounds)
+        }
+        Refusal::Stale { token } => stale(pool, token),
+        Refusal::Uncommitted { worker_id } => confirmed_too_early(pool, worker_id),
+        Refusal::RenewedByAnother { worker_id, last_us, not_after_us } => {
+            renewed_by_another(pool, worker_id, last_us, not_after_us)
+        }
+    };
+    report.raise()
 }
 
 /// Rounded up, so that a caller that waits for it waits long enough.

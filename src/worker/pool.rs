@@ -7,12 +7,13 @@
 //! with it locked. Whoever ends a holder's right sets its token to NULL or begins an epoch of the history, and then no
 //! renewal finds it.
 
-use super::{errors, history};
+use super::errors;
 use crate::args::{self, AclTable};
 use crate::pg::datum::{self, Text};
 use crate::pg::spi::{ExtensionTable, Query, micros, text, user, value};
 use crate::pg::xact::{self, Durability};
 use crate::settings;
+use idgen_core::worker::recording;
 use pgrx::datum::{DatumWithOid, Interval};
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
@@ -23,6 +24,9 @@ pub static WORKER_POOL: ExtensionTable = ExtensionTable::new(c"worker_pool");
 pub static WORKER_ID: ExtensionTable = ExtensionTable::new(c"worker_id");
 /// At most one row.
 pub static WORKER_HISTORY: ExtensionTable = ExtensionTable::new(c"worker_history");
+
+/// These rows, as the procedures of the core reach them in the running transaction.
+pub struct Database;
 
 /// The definition of a pool.
 pub struct Pool {
@@ -54,10 +58,9 @@ fn pool(row: &SpiHeapTupleData) -> Pool {
     Pool { range: first..=first + count - 1, ttl_us: value(row, 3), is_owned: value(row, 4) }
 }
 
-/// A pool that grants go on from until the transaction ends, and that nobody changes until then. Raises 42704 without it.
-pub fn share_pool(name: &str) -> Pool {
-    let found = SHARE_POOL.write_losable(&[name.into(), user().into()], pool).pop();
-    found.unwrap_or_else(|| errors::unknown_pool(name).raise())
+/// A pool that grants go on from until the transaction ends, and that nobody changes until then.
+pub fn share_pool(name: &str) -> Option<Pool> {
+    SHARE_POOL.write_losable(&[name.into(), user().into()], pool).pop()
 }
 
 /// A pool that no transaction grants from until this one ends. Raises 42501 for another role than its owner, and 42704
@@ -89,7 +92,7 @@ fn worker_pool_define(name: Option<Text>, first: Option<i32>, count: Option<i32>
     let range = checked_range(first, count);
     args::ttl_us(ttl, settings::lease_ttl_limits_us());
     xact::require_read_write(c"worker_pool_define()");
-    history::begin();
+    recording::begin(&mut Database);
     let args = [name.into(), first.into(), count.into(), ttl.into(), user().into()];
     if DEFINE.write_latest(&args, |_| ()).is_empty() {
         let defined = lock_pool(name);

@@ -5,30 +5,17 @@
 //! caller that must know calls `worker_confirm()` after the commit, which waits until a failover to a synchronous
 //! standby keeps the rectangle: it reads how much WAL the standbys have flushed.
 
-use super::pool::WORKER_ID;
+use super::pool::{Database, WORKER_ID};
 use super::{errors, history, require_own_transaction};
 use crate::args;
 use crate::pg::datum::{self, Composite, Text};
 use crate::pg::latch::WaitEvent;
 use crate::pg::spi::{Query, micros, optional_text, user, value};
 use crate::pg::{recovery, xact};
-use idgen_core::history::History;
 use idgen_core::worker::Rectangle;
+use idgen_core::worker::holding::{self, Held, HeldRows, Lock, Renewal};
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
-
-/// A worker id with a current token.
-struct Held {
-    worker_id: i32,
-    rectangle: Rectangle,
-    acquired_us: i64,
-    /// That of the pool.
-    ttl_us: i64,
-    /// As it was read with the row.
-    history: Option<History>,
-    /// The running transaction has granted or renewed it.
-    is_uncommitted: bool,
-}
 
 /// A token of an earlier epoch is not current.
 fn held_text(lock: &str) -> String {
@@ -62,18 +49,6 @@ fn held(row: &SpiHeapTupleData) -> (Held, Option<String>) {
     (held, optional_text(row, 7))
 }
 
-/// The worker id of a token; locks it until the transaction ends if `is_locked`. Raises 42501 if it was acquired by another role,
-/// and 55000 if the token is not current.
-fn current(name: &str, token: i64, is_locked: bool) -> Held {
-    let args = [name.into(), token.into(), user().into()];
-    let found = if is_locked { LOCK_HELD.write_losable(&args, held) } else { FIND_HELD.read_latest(&args, held) };
-    match found.into_iter().next() {
-        Some((held, None)) => held,
-        Some((held, Some(role))) => errors::not_the_holders_role(name, held.worker_id, &role).raise(),
-        None => errors::stale(name, token).raise(),
-    }
-}
-
 /// Extends the end of the id time of a worker id. `last_not_after` is the end that the caller was last told. Of two processes
 /// with one token, the second one is refused. If the history of this coordinator turns out to be interrupted, all tokens end, and
 /// the result is `last_not_after`, which stays valid. So it is for a holder from before the start of this server that was told a
@@ -93,22 +68,15 @@ fn worker_renew_compared(
     let reached_us = reached.map(|reached| args::finite_us(reached, "reached"));
     // SAFETY: the call's own fcinfo.
     unsafe { require_own_transaction(c"worker_renew()", fcinfo) };
-    let not_after_us = loop {
-        let held = current(pool, token, false);
-        let (history, knows_later_end) = (held.history.as_ref(), last_us > held.rectangle.not_after_us);
-        let is_interrupted = history.is_some_and(|history| !history::is_own(history));
-        if is_interrupted {
-            history::for_grant(0);
+    let renewal = holding::renew(&mut Database, pool, token, last_us, reached_us);
+    let not_after_us = match renewal.unwrap_or_else(|refusal| errors::refused(pool, refusal)) {
+        Renewal::Until(not_after_us) => not_after_us,
+        Renewal::Ended { has_lost_grants } => {
+            if has_lost_grants {
+                errors::grants_are_lost().warn();
+            }
+            last_us
         }
-        if is_interrupted || knows_later_end && history::note_lost_grants(history, held.acquired_us) {
-            // All tokens have ended. The next call raises that this one is not current: an error here would undo that.
-            break last_us;
-        }
-        if let Some(not_after_us) = extend(pool, token, held, last_us, reached_us) {
-            break not_after_us;
-        }
-        // It was renewed, moved or ended just now.
-        check_for_interrupts!();
     };
     let not_after = datum::from_us_or_infinity(not_after_us);
     Composite([not_after.into(), not_after.into()])
@@ -119,30 +87,6 @@ static EXTEND: Query = WORKER_ID.query(
      AND token OPERATOR(pg_catalog.=) $3 AND not_after OPERATOR(pg_catalog.=) $4 RETURNING worker_id",
 );
 
-/// Compares and sets the end of a rectangle. `None` if the row has changed since it was read.
-fn extend(pool: &str, token: i64, held: Held, last_us: i64, reached_us: Option<i64>) -> Option<i64> {
-    let Held { worker_id, rectangle, ttl_us, history, .. } = held;
-    require_end(pool, worker_id, rectangle.not_after_us, last_us);
-    let sufficient = history.filter(|history| history::is_sufficient(history, ttl_us));
-    let history = sufficient.unwrap_or_else(|| {
-        current(pool, token, true);
-        history::for_grant(ttl_us)
-    });
-    let bounds = history::bounds(&history, ttl_us);
-    let renewed = rectangle.renewed(reached_us.unwrap_or(bounds.now_us), bounds.ttl_us, &bounds);
-    let [before, after] =
-        [rectangle.not_after_us, renewed.not_after_us].map(|us| datum::from_us_or_infinity(us).into());
-    let extended = EXTEND.write_latest(&[pool.into(), worker_id.into(), token.into(), before, after], |_| ());
-    (!extended.is_empty()).then_some(renewed.not_after_us)
-}
-
-/// Raises 55000 unless the rectangle ends where the caller was last told: another process has the token and renewed it.
-fn require_end(pool: &str, worker_id: i32, not_after_us: i64, last_us: i64) {
-    if not_after_us != last_us {
-        errors::renewed_by_another(pool, worker_id, last_us, not_after_us).raise();
-    }
-}
-
 /// Waits until the synchronous standbys have the rectangle of a token, and returns its end. Returns at once if there
 /// are no synchronous standbys. Raises 22004 for NULL, 25001 in the transaction of the acquisition or renewal, 25006 on a
 /// standby, 42501 if another role has acquired it, and 55000 for a token that is not current.
@@ -150,17 +94,9 @@ fn require_end(pool: &str, worker_id: i32, not_after_us: i64, last_us: i64) {
 fn worker_confirm(pool: Option<Text>, token: Option<i64>) -> TimestampWithTimeZone {
     let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
     xact::refuse_during_recovery(c"worker_confirm()");
-    // Hold no table lock while waiting: a queued ALTER TABLE would block renewals.
-    let held = xact::rolled_back(|| current(pool, token, false));
-    if held.history.as_ref().is_some_and(|history| !history::is_own(history)) {
-        errors::stale(pool, token).raise();
-    }
-    if held.is_uncommitted {
-        errors::confirmed_too_early(pool, held.worker_id).raise();
-    }
-    // The rectangle that was read is committed, and so flushed: its commits are durable.
-    recovery::wait_for_flushed(&STANDBY_WAIT);
-    datum::from_us_or_infinity(held.rectangle.not_after_us)
+    let confirmed = holding::confirm(&mut Database, pool, token);
+    let not_after_us = confirmed.unwrap_or_else(|refusal| errors::refused(pool, refusal));
+    datum::from_us_or_infinity(not_after_us)
 }
 
 static STANDBY_WAIT: WaitEvent = WaitEvent::new(c"IdgenWorkerConfirm");
@@ -183,13 +119,46 @@ fn worker_release_compared(
 ) -> bool {
     let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
     xact::require_read_write(c"worker_release()");
-    // Until the transaction ends, so no renewal is running.
-    let Held { worker_id, rectangle, .. } = current(pool, token, true);
-    if let Some(last_not_after) = last_not_after {
-        require_end(pool, worker_id, rectangle.not_after_us, datum::to_us(last_not_after));
-    }
-    let used_until = datum::from_us_or_infinity(rectangle.used_until_us(last_time.map(datum::to_us)));
-    // A crash that loses this costs a wait for the end of the rectangle.
-    RELEASE.write_losable(&[pool.into(), worker_id.into(), used_until.into()], |_| ());
+    let released =
+        holding::release(&mut Database, pool, token, last_time.map(datum::to_us), last_not_after.map(datum::to_us));
+    released.unwrap_or_else(|refusal| errors::refused(pool, refusal));
     true
+}
+
+impl HeldRows for Database {
+    /// Raises 42501 if the current user may not act as the role that has acquired it.
+    fn held(&mut self, pool: &str, token: i64, lock: Lock) -> Option<Held> {
+        let args = [pool.into(), token.into(), user().into()];
+        let found = match lock {
+            Lock::Nothing => xact::rolled_back(|| FIND_HELD.read_latest(&args, held)),
+            Lock::Tables => FIND_HELD.read_latest(&args, held),
+            Lock::Row => LOCK_HELD.write_losable(&args, held),
+        };
+        let (held, refused_role) = found.into_iter().next()?;
+        if let Some(role) = refused_role {
+            errors::not_the_holders_role(pool, held.worker_id, &role).raise();
+        }
+        Some(held)
+    }
+
+    fn extend(&mut self, pool: &str, token: i64, held: &Held, not_after_us: i64) -> bool {
+        let [before, after] =
+            [held.rectangle.not_after_us, not_after_us].map(|us| datum::from_us_or_infinity(us).into());
+        let args = [pool.into(), held.worker_id.into(), token.into(), before, after];
+        let is_extended = !EXTEND.write_latest(&args, |_| ()).is_empty();
+        if !is_extended {
+            check_for_interrupts!();
+        }
+        is_extended
+    }
+
+    fn wait_for_standbys(&mut self) {
+        recovery::wait_for_flushed(&STANDBY_WAIT);
+    }
+
+    fn release(&mut self, pool: &str, worker_id: i32, used_until_us: i64) {
+        let used_until = datum::from_us_or_infinity(used_until_us);
+        // A crash that loses this costs a wait for the end of the rectangle.
+        RELEASE.write_losable(&[pool.into(), worker_id.into(), used_until.into()], |_| ());
+    }
 }

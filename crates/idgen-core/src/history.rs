@@ -104,10 +104,15 @@ impl History {
         History { identity: identity.to_string(), since_us, longest_us: 0, epoch: 0 }
     }
 
+    /// The end of the rectangles that an interruption may have forgotten; `None` if the history is complete.
+    pub fn forgotten_until_us(&self) -> Option<i64> {
+        self.since_us.map(|since_us| since_us.saturating_add(self.longest_us))
+    }
+
     /// The history after an interruption that is noticed now. An earlier interruption counts too: rectangles granted after
     /// it began ahead of the clock.
     pub fn interrupted(&self, identity: &Identity, now_us: i64) -> Self {
-        let since_us = self.since_us.map_or(now_us, |since_us| now_us.max(since_us.saturating_add(self.longest_us)));
+        let since_us = self.forgotten_until_us().map_or(now_us, |until_us| now_us.max(until_us));
         let epoch = self.epoch.wrapping_add(1);
         History { identity: identity.to_string(), since_us: Some(since_us), longest_us: self.longest_us, epoch }
     }

@@ -8,8 +8,12 @@
 //! the coordinator's clock moves no rectangle of a holder that reports the time it has reached. And every rectangle
 //! ends at most a known time ahead of the clock: the time to wait where rectangles may be forgotten.
 
+pub mod granting;
+pub mod holding;
 pub mod memory;
 pub mod pace;
+pub mod recording;
+pub mod search;
 
 /// The bounds of a pool's rectangles: from the coordinator's clock, settings and history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
