@@ -91,6 +91,15 @@ broken 'W1: a renewal moves the end back' worker/mod.rs \
   'not_after_us: self.not_after_us.max(end_us),' 'not_after_us: end_us,'
 broken 'W1: a rectangle begins in one that may be forgotten' worker/mod.rs \
   '|floor_us| floor_us.max(unused_from_us))' '|_| unused_from_us)'
+broken 'W1: a lease is used before it is remembered' worker/attempt.rs \
+  'self.lease.pending = Some(lease);
+        server.store(&self.lease);
+        // Before the lease is used: a server that starts again ends it.
+        remember(server, self.pool_name(), &lease)?;' 'self.lease.pending = Some(lease);'
+broken 'W1: an end that another process was told is used' worker/attempt.rs \
+  'confirmed_us.min(lease.last_not_after_us)' 'confirmed_us'
+broken 'W1: an interruption goes unnoticed by renewals' worker/holding.rs \
+  'recording::is_own(rows, history).map(|is_own| !is_own))' 'recording::is_own(rows, history).map(|_| false))'
 broken 'P1: a later draw hides an earlier one' generator/settled.rs \
   'self.time_ms.fetch_min(time_ms,' 'self.time_ms.store(time_ms,'
 broken 'P1: the tick of an open draw is settled' generator/settled.rs \

@@ -57,15 +57,16 @@ fn worker() -> Value {
     if !shmem::is_preloaded() {
         return Value::Null;
     }
-    let lease = SERVER_LEASE.shared(|lease| *lease);
+    let shared = SERVER_LEASE.shared(|shared| *shared);
+    let lease = &shared.lease;
     json!({
-        "state": worker::status(&lease).name(),
+        "state": worker::status(lease).name(),
         "worker_id": current_node().map(|node| node.worker),
         "not_before": lease.rectangle().map(|rectangle| time_text(rectangle.first_ms())),
         "not_after": lease.rectangle().map(|rectangle| time_text(rectangle.end_ms())),
-        "coordinator": lease.coordinator.text().map(for_message),
+        "coordinator": shared.coordinator.text().map(for_message),
         "failing_since": lease.failing_since_ms.map(time_text),
-        "last_error": lease.last_error.text().map(for_message),
+        "last_error": shared.last_error.text().map(for_message),
     })
 }
 

@@ -4,6 +4,7 @@
 
 use crate::pg::ereport::errors;
 use idgen_core::layout::{Layout, Node};
+use idgen_core::worker::server::ConfiguredPool;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 use pgrx::prelude::*;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -316,16 +317,9 @@ pub fn worker_undecided() -> bool {
     WORKER_ID.get() < 0
 }
 
-/// The pool from which this server leases its worker id, and the connection string of its coordinator.
-#[derive(PartialEq)]
-pub struct Pool {
-    pub name: String,
-    pub coordinator: CString,
-}
-
 /// `None` if the worker id is a setting.
-pub fn worker_pool() -> Option<Pool> {
-    has_worker_pool().then(|| Pool { name: pool_name(), coordinator: coordinator() })
+pub fn worker_pool() -> Option<ConfiguredPool> {
+    has_worker_pool().then(|| ConfiguredPool { name: pool_name(), coordinator: coordinator() })
 }
 
 /// The text of `idgen.coordinator`, a connection string; empty if it is not set.

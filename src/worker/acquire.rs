@@ -4,9 +4,8 @@ use super::pool::{Database, Pool, WORKER_ID, of_range, share_pool};
 use super::{errors, require_own_transaction};
 use crate::args;
 use crate::pg::datum::{self, Composite, Text};
-use crate::pg::ereport::Report;
 use crate::pg::session;
-use crate::pg::spi::{Query, text, user, value};
+use crate::pg::spi::{Query, user, value};
 use crate::pg::xact::{self, Durability};
 use crate::settings;
 use idgen_core::worker::granting::{self, Free, Grant, GrantRows, PoolDefinition, Request};
@@ -14,7 +13,6 @@ use idgen_core::worker::search::{Condition, Order, PARTS, Part, Search};
 use pgrx::datum::{DatumWithOid, Interval};
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
-use std::ops::RangeInclusive;
 
 /// Acquires a worker id of a pool, and an interval of id time. Grants `prefer` if its id times are over, else the last worker
 /// id of `owner` if its id times are over, else the one whose id times ended first, those that nobody can renew before
@@ -161,18 +159,3 @@ impl GrantRows for Database {
         xact::require_durability(Durability::Failover);
     }
 }
-
-/// The error for a pool without a free worker id.
-pub fn exhausted(pool: &str, range: &RangeInclusive<i32>) -> Report {
-    let holders = HOLDERS.read_latest(&of_range(pool, range), |row| text(row, 1));
-    errors::exhausted(pool, range.clone().count(), &holders.join("; "))
-}
-
-static HOLDERS: Query = WORKER_ID.query(
-    "SELECT pg_catalog.format('%s by %s since %s', worker_id, \
-            CASE WHEN owner IS NULL THEN pg_catalog.format('role %s', role) \
-                 ELSE pg_catalog.format('\"%s\" (role %s)', owner, role) END, \
-            pg_catalog.date_trunc('second', acquired_at)) \
-     FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $1 AND token IS NOT NULL \
-       AND worker_id OPERATOR(pg_catalog.>=) $2 AND worker_id OPERATOR(pg_catalog.<=) $3 ORDER BY not_after LIMIT 5",
-);

@@ -1,7 +1,7 @@
 //! The errors of worker ids from a pool.
 
-use super::acquire;
-use super::state::{LeaseFile, STATE, ServerLease};
+use super::pool::holders;
+use super::state::{MEMORY_FILE, STATE, SharedLease};
 use crate::args::{self, numbers_text};
 use crate::pg::ereport::{Report, errors, quoted};
 use crate::pg::system_clock;
@@ -132,14 +132,14 @@ errors! {
     }
 
     fn lease_file_unreadable(reason: &str) {
-        ERRCODE_DATA_CORRUPTED: "could not read file \"{}\": {reason}", LeaseFile::PATH;
+        ERRCODE_DATA_CORRUPTED: "could not read file \"{}\": {reason}", MEMORY_FILE;
         detail: "It records whether this server ever had a pool of worker ids. Until it can be read, worker id 0 is \
             not used by default.";
         hint: "Set idgen.worker_id, or idgen.worker_pool and idgen.coordinator. The next lease replaces the file.";
     }
 
     fn lease_file_not_written(error: &std::io::Error) {
-        ERRCODE_IO_ERROR: "could not write file \"{}\": {error}", LeaseFile::PATH;
+        ERRCODE_IO_ERROR: "could not write file \"{}\": {error}", MEMORY_FILE;
         detail: "The file still names the last lease of this server.";
         hint: "Free disk space, or restore the permissions. Otherwise no id is issued after a restart with \
             idgen.worker_pool until a worker id is leased.";
@@ -205,7 +205,7 @@ errors! {
         ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "this server no longer has a worker id";
         detail: "{} While idgen.worker_id is not set, worker id 0 may be another server's.", match is_file_unreadable {
             false => "The server had a pool, and idgen.worker_pool is now empty.".to_owned(),
-            true => format!("The server may have had a pool: file \"{}\" could not be read when it started.", LeaseFile::PATH),
+            true => format!("The server may have had a pool: file \"{}\" could not be read when it started.", MEMORY_FILE),
         };
         hint: "Set idgen.worker_id and restart the server, or set idgen.worker_pool again.";
     }
@@ -224,7 +224,7 @@ pub fn refused(pool: &str, refusal: Refusal) -> ! {
         Refusal::TtlOutOfRange => args::ttl_out_of_range(settings::lease_ttl_limits_us()),
         Refusal::TtlBeyondThePools { ttl_us } => ttl_beyond_the_pools(pool, ttl_us),
         Refusal::TooFarAhead { excess_us, max_lead_us } => too_far_ahead(excess_us, max_lead_us),
-        Refusal::Exhausted { range } => acquire::exhausted(pool, &range),
+        Refusal::Exhausted { range } => exhausted(pool, range.clone().count(), &holders(pool, &range)),
         Refusal::BeginsTooFar { worker_id, not_before_us, bounds } => {
             begins_too_far(pool, worker_id, not_before_us, &bounds)
         }
@@ -251,8 +251,8 @@ const IDS_RESUME: &str = "Ids resume as soon as the lease is renewed. Check idge
                           run SELECT * FROM idgen.stat_worker.";
 
 /// The error for a server that has no worker id, or whose lease does not cover the time of the next id.
-pub fn not_leased(lease: &ServerLease) -> Report {
-    let state = STATE.require();
+pub fn not_leased(shared: &SharedLease) -> Report {
+    let (state, lease) = (STATE.require(), &shared.lease);
     let Some(pool) = settings::worker_pool().map(|pool| pool.name) else {
         return no_worker_id(state.is_file_unreadable.load(Relaxed));
     };
@@ -260,7 +260,7 @@ pub fn not_leased(lease: &ServerLease) -> Report {
     // Why the lease is not renewed.
     let reason = match (lease.failing_since_ms, state.keeper.pid()) {
         (Some(since_ms), _) => {
-            let error = lease.last_error.text().unwrap_or_default();
+            let error = shared.last_error.text().unwrap_or_default();
             format!("Requests to the coordinator have failed since {}: {error}", time_text(since_ms))
         }
         (None, None) => {

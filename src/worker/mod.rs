@@ -16,21 +16,22 @@ use crate::settings;
 use crate::shmem;
 use crate::snowflake::node;
 use idgen_core::layout::Node;
-use idgen_core::worker::memory::Memory;
+use idgen_core::worker::by_hand;
+use idgen_core::worker::memory::MemoryFile;
 use pgrx::pg_sys;
-use state::{LeaseFile, STATE, WorkerState};
+use state::{STATE, WorkerState};
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 mod acquire;
-mod attempt;
 mod errors;
 mod history;
 mod keeper;
 mod pool;
 mod renew;
 mod requests;
+mod server;
 mod state;
 mod status;
 
@@ -53,25 +54,18 @@ pub fn init() {
     keeper::register();
 }
 
-/// In the postmaster at the start. Beside a pool, a worker id that is set is valid until the first lease, if this place has
-/// issued ids under it. Otherwise the pool is in charge of it, and may have granted it to another server.
+/// In the postmaster at the start.
 fn begin() {
-    let (state, file) = (STATE.require(), LeaseFile::read());
-    let is_by_hand =
-        |memory: &Memory| place::read().is_ok_and(|here| memory.allows_by_hand(&here, settings::node().worker));
-    let has_issued_by_hand =
-        matches!(&file, LeaseFile::Valid(memory) if !settings::worker_undecided() && is_by_hand(memory));
-    if let LeaseFile::Unreadable(reason) = &file {
+    let (state, file) = (STATE.require(), state::read_memory());
+    if let MemoryFile::Unreadable(reason) = &file {
         state.is_file_unreadable.store(true, Relaxed);
         errors::lease_file_unreadable(reason).warn();
     }
-    let is_valid = match (settings::has_worker_pool(), settings::worker_undecided()) {
-        (true, _) => has_issued_by_hand,
-        (false, true) => file == LeaseFile::Missing,
-        (false, false) => true,
-    };
-    state.has_issued_by_hand.store(has_issued_by_hand, Relaxed);
-    if !is_valid {
+    let set = (!settings::worker_undecided()).then(|| settings::node().worker);
+    let (has_issued, is_in_use) =
+        by_hand::at_start(&file, place::read().ok().as_ref(), set, settings::has_worker_pool());
+    state.has_issued_by_hand.store(has_issued, Relaxed);
+    if !is_in_use {
         node::CURRENT.require().set_none();
         clock::restrict_to_nothing_at_start();
     }
@@ -99,10 +93,7 @@ unsafe fn require_own_transaction(function: &CStr, fcinfo: pg_sys::FunctionCallI
 /// keeper for that: sessions can draw before it.
 fn follow_settings() {
     let (state, node) = (STATE.require(), node::CURRENT.require());
-    let is_of_the_pool = || {
-        let has_issued = !settings::worker_undecided() && state.has_issued_by_hand.load(Acquire);
-        state.has_pool.load(Acquire) && node.is_setting() && !has_issued
-    };
+    let is_of_the_pool = || state.has_pool.load(Acquire) && state::worker_setting().yields_to_pool();
     if is_of_the_pool() {
         // Tested again under the lock: the keeper may have leased one.
         clock::restrict_times(is_of_the_pool, i64::MIN, i64::MIN, || node.set_none());
@@ -126,7 +117,7 @@ fn wait_for_node() -> Node {
     let began = Instant::now();
     wait_for_keeper(state, || {
         let node = current.get();
-        let is_failing = SERVER_LEASE.shared(|lease| lease.failing_since_ms.is_some());
+        let is_failing = SERVER_LEASE.shared(|shared| shared.lease.failing_since_ms.is_some());
         let is_pending = state.has_pool.load(Relaxed) && !is_failing && began.elapsed() < FIRST_ANSWER;
         (node.is_some() || !is_pending).then_some(node)
     })
@@ -137,13 +128,13 @@ fn wait_for_node() -> Node {
 /// if the coordinator allows no more.
 fn wait_for_renewal(time_ms: i64) {
     let (state, clock) = (STATE.require(), clock::STATE.require());
-    if !SERVER_LEASE.shared(|lease| lease.falls_short) {
+    if !SERVER_LEASE.shared(|shared| shared.lease.falls_short) {
         state.keeper.request_beyond(time_ms);
     }
     // After the request: the keeper reads the clock before it takes requests.
     let requested_us = system_clock::boot_us();
     wait_for_keeper(state, || {
-        let (lease, end_ms) = (SERVER_LEASE.shared(|lease| *lease), clock.lease_end_ms());
+        let (lease, end_ms) = (SERVER_LEASE.shared(|shared| shared.lease), clock.lease_end_ms());
         let is_failing = lease.failing_since_ms.is_some() && system_clock::wall_ms() >= end_ms;
         let is_overdue = lease.is_overdue(system_clock::boot_us());
         // A later renewal has included this request.

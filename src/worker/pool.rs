@@ -63,6 +63,20 @@ pub fn share_pool(name: &str) -> Option<Pool> {
     SHARE_POOL.write_losable(&[name.into(), user().into()], pool).pop()
 }
 
+/// The first holders of a pool to have renewed, for an error.
+pub fn holders(name: &str, range: &RangeInclusive<i32>) -> String {
+    HOLDERS.read_latest(&of_range(name, range), |row| text(row, 1)).join("; ")
+}
+
+static HOLDERS: Query = WORKER_ID.query(
+    "SELECT pg_catalog.format('%s by %s since %s', worker_id, \
+            CASE WHEN owner IS NULL THEN pg_catalog.format('role %s', role) \
+                 ELSE pg_catalog.format('\"%s\" (role %s)', owner, role) END, \
+            pg_catalog.date_trunc('second', acquired_at)) \
+     FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $1 AND token IS NOT NULL \
+       AND worker_id OPERATOR(pg_catalog.>=) $2 AND worker_id OPERATOR(pg_catalog.<=) $3 ORDER BY not_after LIMIT 5",
+);
+
 /// A pool that no transaction grants from until this one ends. Raises 42501 for another role than its owner, and 42704
 /// without it.
 pub fn lock_pool(name: &str) -> Pool {

@@ -1,7 +1,7 @@
 //! The view `idgen.stat_worker`, and the checks of worker ids: this server's own, and the pools of this database.
 
 use super::pool::{WORKER_HISTORY, WORKER_ID, WORKER_POOL};
-use super::state::{SERVER_LEASE, STATE, ServerLease};
+use super::state::{SERVER_LEASE, STATE, SharedLease};
 use super::{errors, history};
 use crate::error::{Check, listed};
 use crate::pg::datum::{self, Composite, Text, from_us_or_infinity};
@@ -11,6 +11,7 @@ use crate::settings;
 use crate::shmem;
 use crate::snowflake::{default_layout, node, node_too_large};
 use idgen_core::layout::{Node, time_text, time_text_us};
+use idgen_core::worker::lease::ServerLease;
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
@@ -20,27 +21,28 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[pg_extern(sql = false)]
 fn stat_get_worker() -> SetOfIterator<'static, Composite<14>> {
     let row = STATE.get().map(|worker| {
-        let lease = SERVER_LEASE.shared(|lease| *lease);
+        let shared = SERVER_LEASE.shared(|shared| *shared);
+        let lease = &shared.lease;
         let current = node::CURRENT.require();
         let (node, rectangle) = (current.get(), lease.rectangle());
-        let pool = lease.pool.text().or_else(|| settings::worker_pool().map(|pool| pool.name));
+        let pool = shared.pool.text().or_else(|| settings::worker_pool().map(|pool| pool.name));
         // Without a pool the keeper sleeps.
         let pid = worker.keeper.pid().filter(|_| worker.has_pool.load(Relaxed));
         let count = |counter: &AtomicU64| DatumWithOid::from(counter.load(Relaxed) as i64);
         Composite([
             if current.is_setting() { "setting" } else { "pool" }.into(),
-            status(&lease).name().into(),
+            status(lease).name().into(),
             node.map(|node| node.worker as i32).into(),
             node.and_then(|node| node.datacenter).map(|id| id as i32).into(),
             pool.map(Text::from).into(),
             rectangle.map(|rectangle| from_us_or_infinity(rectangle.not_before_us)).into(),
             rectangle.map(|rectangle| from_us_or_infinity(rectangle.not_after_us)).into(),
-            lease.coordinator.text().map(Text::from).into(),
+            shared.coordinator.text().map(Text::from).into(),
             pid.into(),
             count(&worker.renewals),
             count(&worker.failures),
             lease.failing_since_ms.and_then(datum::from_ms).into(),
-            lease.last_error.text().map(Text::from).into(),
+            shared.last_error.text().map(Text::from).into(),
             count(&worker.changes),
         ])
     });
@@ -95,9 +97,9 @@ fn own(has_pools: bool) -> Check {
     if recovery::is_in_progress() {
         return Check::ok(OWN, "a standby needs no worker id");
     }
-    let lease = if shmem::is_preloaded() { SERVER_LEASE.shared(|lease| *lease) } else { ServerLease::default() };
+    let shared = if shmem::is_preloaded() { SERVER_LEASE.shared(|shared| *shared) } else { SharedLease::default() };
     let Some(node) = current_node() else {
-        return Check::raising(OWN, errors::not_leased(&lease)).since_ms(lease.failing_since_ms);
+        return Check::raising(OWN, errors::not_leased(&shared)).since_ms(shared.lease.failing_since_ms);
     };
     let is_leased = node::CURRENT.get().is_some_and(|current| !current.is_setting());
     let layout = default_layout();
@@ -109,7 +111,7 @@ fn own(has_pools: bool) -> Check {
         None => format!("this server has worker id {}, which numbers a pair of datacenter and worker", node.worker),
     };
     if is_leased {
-        return leased(subject, &lease);
+        return leased(subject, &shared);
     }
     let is_undecided = settings::worker_undecided();
     let source = if is_undecided { "the default of idgen.worker_id" } else { "idgen.worker_id" };
@@ -124,7 +126,7 @@ fn own(has_pools: bool) -> Check {
         );
     }
     if shmem::is_preloaded() && settings::has_worker_pool() {
-        return leased(subject, &lease);
+        return leased(subject, &shared);
     }
     if is_undecided {
         return Check::warning(
@@ -146,8 +148,9 @@ static POOL_THAT_GRANTS: Query = WORKER_ID.query(
      SELECT pool FROM idgen.worker_id WHERE worker_id OPERATOR(pg_catalog.=) $1 AND acquired_at IS NOT NULL LIMIT 1",
 );
 
-fn leased(subject: String, lease: &ServerLease) -> Check {
-    let why = lease.last_error.text().map_or_else(String::new, |error| format!(": {error}"));
+fn leased(subject: String, shared: &SharedLease) -> Check {
+    let lease = &shared.lease;
+    let why = shared.last_error.text().map_or_else(String::new, |error| format!(": {error}"));
     let end = lease.rectangle().map(|rectangle| rectangle.end_ms());
     let end_text = end.map_or_else(String::new, time_text);
     let since_ms = lease.failing_since_ms;
@@ -158,25 +161,25 @@ fn leased(subject: String, lease: &ServerLease) -> Check {
             "Raise idgen.worker_max_lead at the coordinator, or correct the clock that is wrong.",
         ),
         WorkerStatus::Leased => {
-            let (pool, coordinator) = (settings::pool_name(), lease.coordinator.text().unwrap_or_default());
+            let (pool, coordinator) = (settings::pool_name(), shared.coordinator.text().unwrap_or_default());
             Check::ok(OWN, format!("{subject}, leased from pool \"{pool}\" of the coordinator at {coordinator}"))
         }
         WorkerStatus::Failing => {
             let message =
                 format!("{subject}, but the lease could not be renewed, and draws fail from {end_text} on{why}");
-            Check::warning(OWN, message, what_to_do(lease)).since_ms(since_ms)
+            Check::warning(OWN, message, what_to_do(shared)).since_ms(since_ms)
         }
-        WorkerStatus::Ended => Check::raising(OWN, errors::not_leased(lease)).since_ms(end),
+        WorkerStatus::Ended => Check::raising(OWN, errors::not_leased(shared)).since_ms(end),
         WorkerStatus::Set | WorkerStatus::Waiting => {
             let message = format!("{subject} until it has leased one from the pool{why}");
-            Check::warning(OWN, message, what_to_do(lease)).since_ms(since_ms)
+            Check::warning(OWN, message, what_to_do(shared)).since_ms(since_ms)
         }
     }
 }
 
-fn what_to_do(lease: &ServerLease) -> &'static str {
+fn what_to_do(shared: &SharedLease) -> &'static str {
     let has_keeper = STATE.get().is_some_and(|state| state.keeper.pid().is_some());
-    match has_keeper || !lease.last_error.is_clear() {
+    match has_keeper || !shared.last_error.is_clear() {
         true => "Check idgen.worker_pool, idgen.coordinator and the network to it; see idgen.stat_worker.",
         false => {
             "The keeper does not run: if this does not change within seconds, raise max_worker_processes and restart."

@@ -4,8 +4,8 @@
 //! a decision as a value. The extension reads settings, clocks and shared memory, calls this crate and acts on the result.
 //!
 //! Imports between modules: layout from snowflake; clock from generator; generator from snowflake and layout; generator and
-//! segment from tenancy; segment from history; public_id from text; history, segment and worker from coordinator. The other
-//! modules import nothing of each other.
+//! segment from tenancy; segment and worker from history; public_id from text; history, segment and worker from coordinator.
+//! The other modules import nothing of each other.
 
 pub mod clock;
 pub mod coordinator;

@@ -1,5 +1,7 @@
 //! The memory of a server for its worker id, kept over restarts: the text of one small file.
 
+use super::lease::WorkerLease;
+use super::server::Server;
 use crate::coordinator::{CoordinatorId, Place};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
@@ -29,6 +31,54 @@ pub enum LastWorkerId {
     /// Ids were issued under it here when the pool was configured, and no worker id was leased since.
     ByHand(u32),
     Leased(RememberedLease),
+}
+
+/// The file, which exists if the server has or had a pool of worker ids.
+///
+/// A worker id that is not set acts as 0 only if the file does not exist: otherwise the pool may have granted 0 to
+/// another server. Beside a pool, one that is set counts only if the file has it, and this place has written the file:
+/// a standby, a restored backup and a rewound server know nothing of what the pool has granted.
+///
+/// A copy of the directory has the file too. So a copy without a pool has no worker id until one is set. The copy does not
+/// release its origin's lease, because the file names the place that it was written in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemoryFile {
+    /// No worker id was ever leased to this server.
+    Missing,
+    Valid(Memory),
+    /// The reason. The server may have had a pool.
+    Unreadable(String),
+}
+
+/// The lease in the file. `None` if another directory has written the file: this directory is a copy, and the lease is
+/// its origin's.
+pub(super) fn remembered(server: &impl Server) -> Option<RememberedLease> {
+    match server.read_memory() {
+        MemoryFile::Valid(Memory { worker: LastWorkerId::Leased(lease), place }) => {
+            server.here().is_some_and(|here| here.is_directory_of(&place)).then_some(lease)
+        }
+        _ => None,
+    }
+}
+
+/// Records that this server has a pool, and the worker id by hand under which it has issued ids, before its first
+/// lease. Keeps what the file says of an earlier lease, also if it is unreadable: only the next lease replaces it.
+pub(super) fn remember_pool<S: Server>(server: &mut S) -> Result<(), S::Error> {
+    let worker = server.setting().before_lease();
+    let is_current = match server.read_memory() {
+        MemoryFile::Unreadable(_) | MemoryFile::Valid(Memory { worker: LastWorkerId::Leased(_), .. }) => true,
+        MemoryFile::Valid(memory) => memory.worker == worker && server.here().is_some_and(|here| here == memory.place),
+        MemoryFile::Missing => false,
+    };
+    if is_current { Ok(()) } else { server.write_memory(worker) }
+}
+
+/// Records the lease that ids are about to be issued under.
+pub(super) fn remember<S: Server>(server: &mut S, pool: &str, lease: &WorkerLease) -> Result<(), S::Error> {
+    let WorkerLease { coordinator, token, worker_id, .. } = *lease;
+    let leased = LastWorkerId::Leased(RememberedLease { pool: pool.to_owned(), coordinator, token, worker_id });
+    let is_current = matches!(server.read_memory(), MemoryFile::Valid(memory) if memory.worker == leased);
+    if is_current { Ok(()) } else { server.write_memory(leased) }
 }
 
 const MAGIC: &str = "idgen worker 1";
@@ -72,7 +122,7 @@ impl Memory {
             None => LastWorkerId::Unknown,
             Some(Some(("hand ", worker_id))) => LastWorkerId::ByHand(worker_id.parse().ok()?),
             Some(Some(("term ", lease))) => {
-                LastWorkerId::Leased(remembered(lease, lines.next()?.strip_prefix("pool ")?)?)
+                LastWorkerId::Leased(parse_lease(lease, lines.next()?.strip_prefix("pool ")?)?)
             }
             Some(_) => return None,
         };
@@ -80,7 +130,7 @@ impl Memory {
     }
 }
 
-fn remembered(lease: &str, pool: &str) -> Option<RememberedLease> {
+fn parse_lease(lease: &str, pool: &str) -> Option<RememberedLease> {
     let mut numbers = lease.split(' ');
     let coordinator =
         CoordinatorId { system_identifier: numbers.next()?.parse().ok()?, database: numbers.next()?.parse().ok()? };

@@ -8,12 +8,17 @@
 //! the coordinator's clock moves no rectangle of a holder that reports the time it has reached. And every rectangle
 //! ends at most a known time ahead of the clock: the time to wait where rectangles may be forgotten.
 
+mod attempt;
+pub mod by_hand;
 pub mod granting;
 pub mod holding;
+pub mod keeper;
+pub mod lease;
 pub mod memory;
 pub mod pace;
 pub mod recording;
 pub mod search;
+pub mod server;
 
 /// The bounds of a pool's rectangles: from the coordinator's clock, settings and history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,14 @@
+use super::granting::{Grant, Request, acquire};
+use super::holding::{Renewal, release, renew};
 use super::*;
+use crate::history::History;
+use database::{Database, POOL};
 use proptest::prelude::*;
+
+mod coordinator;
+mod database;
+mod keeper;
+mod own;
 
 const BOUNDS: PoolBounds =
     PoolBounds { now_us: 1000, ttl_us: 30, max_lead_us: 60, since_us: None, longest_forgotten_us: 0 };
@@ -96,7 +105,7 @@ fn milliseconds_of_a_rectangle_are_those_wholly_inside() {
     assert!(all.first_ms() < all.end_ms());
 }
 
-/// A `usize` selects a worker id. `ahead_us` is how far the caller is ahead of the coordinator's clock.
+/// A `usize` selects a term. `ahead_us` is how far the caller is ahead of the coordinator's clock.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Acquire {
@@ -104,108 +113,100 @@ enum Event {
         ahead_us: i64,
     },
     Renew(usize, i64),
-    /// Only makes the worker id free.
-    Expire(usize),
     /// With the last time used, if the holder reports it.
     Release(usize, Option<i64>),
     /// The coordinator's clock steps to this time.
     Clock(i64),
-    /// A standby is promoted that lacks so many of the last changes of the table. The clock continues.
+    /// A standby is promoted that lacks so many of the last changes. The clock continues.
     Failover(usize),
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let event = prop_oneof![
         3 => (1..=TTL_US, -200..200i64).prop_map(|(ttl_us, ahead_us)| Event::Acquire { ttl_us, ahead_us }),
-        3 => (0..WORKERS, -200..200i64).prop_map(|(id, ahead_us)| Event::Renew(id, ahead_us)),
-        1 => (0..WORKERS).prop_map(Event::Expire),
-        1 => (0..WORKERS, proptest::option::of(0..1000i64))
-            .prop_map(|(id, used_us)| Event::Release(id, used_us)),
+        3 => (0..8usize, -200..200i64).prop_map(|(term, ahead_us)| Event::Renew(term, ahead_us)),
+        2 => (0..8usize, proptest::option::of(0..1000i64)).prop_map(|(term, used_us)| Event::Release(term, used_us)),
         3 => (0..1000i64).prop_map(Event::Clock),
         1 => (0..6usize).prop_map(Event::Failover),
     ];
     proptest::collection::vec(event, 1..200)
 }
 
-const WORKERS: usize = 3;
+const WORKERS: i32 = 3;
 const TTL_US: i64 = 100;
 
-/// For each worker id: the last rectangle, the term it was granted in, and whether it is held.
-#[derive(Clone, Copy, Default)]
-struct Coordinator {
-    table: [Option<(Rectangle, usize, bool)>; WORKERS],
-    since_us: Option<i64>,
-    first_term: usize,
+/// What a holder was told, and the times that it may have used.
+#[derive(Clone, Copy, Debug)]
+struct Term {
+    worker_id: i32,
+    token: i64,
+    told_us: i64,
+    used: Rectangle,
+    is_released: bool,
+}
+
+fn request(ttl_us: i64, reached_us: i64) -> Request<'static> {
+    Request { owner: None, ttl_us: Some(ttl_us), ttl_limits_us: 1..=TTL_US, reached_us: Some(reached_us), prefer: None }
 }
 
 proptest! {
     #[test]
     fn rectangles_of_a_worker_id_never_overlap(events in events()) {
-        let mut now_us = 500;
-        let mut coordinator = Coordinator::default();
+        let mut database = Database::new(WORKERS, TTL_US);
         // One state for each change, for failovers that lose the last ones.
-        let mut states = vec![coordinator];
-        // For each term, the worker id and the times that its holder may have used.
-        let mut used: Vec<(usize, Rectangle)> = Vec::new();
+        let mut states = vec![database.clone()];
+        let mut terms: Vec<Term> = Vec::new();
         for event in events {
-            let since_us = coordinator.since_us;
-            let bounds = PoolBounds { since_us, now_us, ttl_us: TTL_US, max_lead_us: 150, ..BOUNDS };
+            // One of the latest, so that some of them are current.
+            let latest = |index: usize| terms.len().checked_sub(index + 1);
             match event {
                 Event::Acquire { ttl_us, ahead_us } => {
-                    let reached_us = now_us + ahead_us;
-                    let free = (0..WORKERS).find(|id| !coordinator.table[*id].is_some_and(|(_, _, held)| held));
-                    if let (Some(id), None) = (free, bounds.excess_us(reached_us)) {
-                        let until = coordinator.table[id].map(|(rectangle, _, _)| rectangle.not_after_us);
-                        if let Ok(granted) = Rectangle::grant(until, reached_us, ttl_us, &bounds) {
-                            prop_assert!(granted.not_before_us < granted.not_after_us);
-                            prop_assert!(granted.not_after_us >= granted.not_before_us + ttl_us);
-                            prop_assert!(granted.not_after_us <= bounds.latest_end_us());
-                            coordinator.table[id] = Some((granted, used.len(), true));
-                            used.push((id, granted));
+                    let request = request(ttl_us, database.now_us + ahead_us);
+                    if let Ok((Grant { worker_id, token, rectangle, .. }, _)) = acquire(&mut database, POOL, &request) {
+                        prop_assert!(rectangle.not_after_us >= rectangle.not_before_us + ttl_us);
+                        prop_assert!(rectangle.not_after_us <= database.bounds().latest_end_us());
+                        let told_us = rectangle.not_after_us;
+                        terms.push(Term { worker_id, token, told_us, used: rectangle, is_released: false });
+                    }
+                }
+                Event::Renew(index, ahead_us) => {
+                    if let Some(term) = latest(index).map(|index| &mut terms[index]).filter(|term| !term.is_released) {
+                        let reached_us = Some(database.now_us + ahead_us);
+                        if let Ok(Renewal::Until(end_us)) = renew(&mut database, POOL, term.token, term.told_us, reached_us) {
+                            prop_assert!(end_us >= term.told_us);
+                            (term.told_us, term.used.not_after_us) = (end_us, end_us);
                         }
                     }
                 }
-                Event::Renew(id, ahead_us) => {
-                    if let Some((rectangle, term, true)) = coordinator.table[id] && term >= coordinator.first_term {
-                        let renewed = rectangle.renewed(now_us + ahead_us, TTL_US, &bounds);
-                        used[term].1 = renewed;
-                        coordinator.table[id] = Some((renewed, term, true));
-                    }
-                }
-                Event::Expire(id) => {
-                    if let Some((_, _, held)) = &mut coordinator.table[id] {
-                        *held = false;
-                    }
-                }
-                Event::Release(id, used_us) => {
-                    if let Some((rectangle, term, true)) = coordinator.table[id] && used[term].1 == rectangle {
+                Event::Release(index, used_us) => {
+                    if let Some(term) = latest(index).map(|index| &mut terms[index]).filter(|term| !term.is_released) {
                         // The last time that the holder used, inside its rectangle.
-                        let (first_us, end_us) = (rectangle.not_before_us, rectangle.not_after_us);
-                        let last_us = used_us.map(|used_us| (first_us + used_us).min(end_us - 1));
-                        let until = rectangle.used_until_us(last_us);
-                        used[term].1.not_after_us = last_us.map_or(end_us, |last_us| last_us + 1);
-                        coordinator.table[id] = Some((Rectangle { not_after_us: until, ..rectangle }, term, false));
+                        let last_us = used_us.map(|used_us| (term.used.not_before_us + used_us).min(term.told_us - 1));
+                        let _ = release(&mut database, POOL, term.token, last_us, Some(term.told_us));
+                        term.used.not_after_us = last_us.map_or(term.told_us, |last_us| last_us + 1);
+                        term.is_released = true;
                     }
                 }
                 // Forward only, once history may be lost: the coordinator's clock must be right then.
-                Event::Clock(other_us) if coordinator.since_us.is_none() => now_us = other_us,
-                Event::Clock(_) => now_us += 10,
+                Event::Clock(now_us) if database.identity.timeline == 1 => database.now_us = now_us,
+                Event::Clock(_) => database.now_us += 10,
                 Event::Failover(lost) => {
-                    // Only if every rectangle, granted by whatever clock, ends before the floor.
-                    let ahead = used.iter().any(|(_, used)| used.not_after_us > bounds.latest_end_us());
-                    if !ahead {
-                        let since_us = since_us.map_or(now_us, |since| now_us.max(since + bounds.longest_us()));
-                        coordinator = states[states.len().saturating_sub(lost + 1)];
-                        coordinator.since_us = Some(since_us);
-                        coordinator.first_term = used.len();
+                    let (timeline, now_us) = (database.identity.timeline + 1, database.now_us);
+                    let promoted = states[states.len().saturating_sub(lost + 1)].promoted(timeline, now_us);
+                    // Only if every rectangle, granted by whatever clock, ends before what the promoted one takes for forgotten.
+                    let longest_us = database.bounds().longest_us();
+                    let known_us = promoted.history.as_ref().and_then(History::forgotten_until_us);
+                    let forgotten_until_us = known_us.unwrap_or(now_us).max(now_us) + longest_us;
+                    if terms.iter().all(|term| term.used.not_after_us <= forgotten_until_us) {
+                        database = Database { drawn: database.drawn, ..promoted };
                     }
                 }
             }
-            states.push(coordinator);
+            states.push(database.clone());
         }
-        for id in 0..WORKERS {
-            let of_id = used.iter().filter(|(of, used)| *of == id && used.not_before_us < used.not_after_us);
-            let mut of_id: Vec<Rectangle> = of_id.map(|(_, used)| *used).collect();
+        for worker_id in 0..WORKERS {
+            let of_id = terms.iter().filter(|term| term.worker_id == worker_id).map(|term| term.used);
+            let mut of_id: Vec<Rectangle> = of_id.filter(|used| used.not_before_us < used.not_after_us).collect();
             of_id.sort_by_key(|used| used.not_before_us);
             for pair in of_id.windows(2) {
                 prop_assert!(pair[0].not_after_us <= pair[1].not_before_us, "{pair:?}");

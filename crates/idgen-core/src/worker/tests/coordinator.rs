@@ -1,0 +1,162 @@
+//! The procedures of a coordinator on rows in memory.
+
+use super::database::{Database, POOL};
+use crate::coordinator::Place;
+use crate::history::Identity;
+use crate::worker::granting::{Grant, Refusal, Request, acquire};
+use crate::worker::holding::{Renewal, confirm, release, renew};
+use crate::worker::recording::{begin_another, for_grant};
+use crate::worker::search::{Search, WorkerRow};
+
+const TTL_US: i64 = 100;
+
+fn request(reached_us: i64) -> Request<'static> {
+    Request { owner: None, ttl_us: None, ttl_limits_us: 1..=TTL_US, reached_us: Some(reached_us), prefer: None }
+}
+
+fn acquired(database: &mut Database) -> Grant<'static> {
+    let reached_us = database.now_us;
+    acquire(database, POOL, &request(reached_us)).expect("a worker id is free").0
+}
+
+fn renewed(database: &mut Database, grant: &Grant) -> Result<Renewal, Refusal> {
+    renew(database, POOL, grant.token, grant.rectangle.not_after_us, Some(database.now_us))
+}
+
+#[test]
+fn search_takes_the_preferred_then_the_owned_then_what_ended_first_and_what_can_be_renewed_last() {
+    let row = |worker_id, token, owner: Option<&str>, not_after_us, epoch| WorkerRow {
+        worker_id,
+        token,
+        owner: owner.map(str::to_owned),
+        not_after_us,
+        epoch,
+    };
+    let rows = [
+        row(0, Some(1), None, Some(2000), 1),
+        row(1, Some(2), Some("a"), Some(500), 1),
+        row(2, None, Some("a"), Some(800), 1),
+        row(3, Some(3), None, Some(400), 1),
+        row(4, None, None, Some(900), 1),
+        row(5, None, None, Some(5000), 1),
+        row(6, Some(4), None, Some(1100), 0),
+        row(9, None, None, None, 0),
+    ];
+    let search = Search {
+        pool: POOL,
+        range: 0..=6,
+        now_us: 1000,
+        earliest_start_us: 1200,
+        prefer: Some(4),
+        owner: Some("a"),
+        epoch: 1,
+    };
+    let pick = |search: &Search, rows: &[WorkerRow]| search.pick(rows.iter()).map(|row| row.worker_id);
+    let without = |gone: &[i32]| rows.iter().filter(|row| !gone.contains(&row.worker_id)).cloned().collect::<Vec<_>>();
+    assert_eq!(pick(&search, &rows), Some(4), "preferred");
+    assert_eq!(pick(&Search { prefer: Some(0), ..search.clone() }, &rows), Some(2), "of the owner, the last one");
+    let search = Search { prefer: None, owner: None, ..search };
+    assert_eq!(pick(&search, &rows), Some(2));
+    assert_eq!(pick(&search, &without(&[2, 4])), Some(3), "expired, the one that ended first");
+    assert_eq!(pick(&search, &without(&[1, 2, 3, 4])), Some(6), "of an earlier epoch, so nobody renews it");
+    assert_eq!(pick(&search, &without(&[1, 2, 3, 4, 6])), Some(5), "ahead of the clock");
+    assert_eq!(pick(&search, &without(&[1, 2, 3, 4, 5, 6])), None, "held, and outside of the range");
+    assert_eq!(pick(&Search { range: 0..=9, ..search }, &rows), Some(9), "one that was never granted");
+}
+
+#[test]
+fn request_is_refused_for_its_ttl_or_its_time_or_when_all_worker_ids_are_held() {
+    let mut database = Database::new(1, TTL_US);
+    let mut refused = |pool, request: Request| acquire(&mut database, pool, &request).expect_err("a refusal");
+    assert_eq!(refused("another", request(1000)), Refusal::UnknownPool);
+    let longer = Request { ttl_us: Some(TTL_US + 1), ..request(1000) };
+    assert_eq!(refused(POOL, longer.clone()), Refusal::TtlOutOfRange);
+    let longer = Request { ttl_limits_us: 1..=1000, ..longer };
+    assert_eq!(refused(POOL, longer), Refusal::TtlBeyondThePools { ttl_us: TTL_US });
+    assert_eq!(refused(POOL, request(1151)), Refusal::TooFarAhead { excess_us: 151, max_lead_us: 150 });
+    // A pool with a ttl outside of the limits goes on.
+    let unlimited = Request { ttl_limits_us: 1..=1, ..request(1000) };
+    assert!(acquire(&mut database, POOL, &unlimited).is_ok());
+    assert_eq!(acquire(&mut database, POOL, &request(1000)), Err(Refusal::Exhausted { range: 0..=0 }));
+}
+
+#[test]
+fn caller_hears_how_long_to_wait_for_its_rectangle() {
+    let mut database = Database::new(1, TTL_US);
+    let first = acquired(&mut database);
+    release(&mut database, POOL, first.token, None, None).expect("it is held");
+    let (next, wait_us) = acquire(&mut database, POOL, &request(1020)).expect("it is free");
+    assert_eq!((next.rectangle.not_before_us, wait_us), (1100, 80));
+}
+
+#[test]
+fn interruption_ends_all_tokens_and_the_first_renewal_that_notices_it_keeps_its_end() {
+    let mut primary = Database::new(2, TTL_US);
+    let (one, other) = (acquired(&mut primary), acquired(&mut primary));
+    let mut standby = primary.promoted(2, 1010);
+    assert_eq!(
+        confirm(&mut standby, POOL, one.token),
+        Err(Refusal::Stale { token: one.token }),
+        "before it is noticed"
+    );
+    assert_eq!(renewed(&mut standby, &one), Ok(Renewal::Ended { has_lost_grants: false }));
+    for grant in [one, other] {
+        assert_eq!(renewed(&mut standby, &grant), Err(Refusal::Stale { token: grant.token }));
+        assert_eq!(confirm(&mut standby, POOL, grant.token), Err(Refusal::Stale { token: grant.token }));
+    }
+    // The longest rectangle that may be forgotten.
+    assert_eq!(acquired(&mut standby).rectangle.not_before_us, 1010 + TTL_US * 5 / 2);
+}
+
+#[test]
+fn holder_that_knows_a_later_end_shows_that_the_database_was_set_back() {
+    let mut database = Database::new(1, TTL_US);
+    let grant = acquired(&mut database);
+    let set_back = |started_us| Database { started_us, now_us: 1050, ..database.clone() };
+    let later_us = grant.rectangle.not_after_us + 40;
+    let renew_later = |database: &mut Database| renew(database, POOL, grant.token, later_us, None);
+    assert_eq!(renew_later(&mut set_back(1040)), Ok(Renewal::Ended { has_lost_grants: true }));
+    // It has every renewal since its start, so another process has the token.
+    let (worker_id, not_after_us) = (grant.worker_id, grant.rectangle.not_after_us);
+    let refusal = Refusal::RenewedByAnother { worker_id, last_us: later_us, not_after_us };
+    assert_eq!(renew_later(&mut set_back(500)), Err(refusal));
+}
+
+#[test]
+fn copy_of_a_coordinator_changes_nothing_before_it_begins_another_history() {
+    let mut origin = Database::new(1, TTL_US);
+    let grant = acquired(&mut origin);
+    let place = Place::new("8-9", "6-7", "one");
+    let mut copy = Database { identity: Identity { place, ..origin.identity.clone() }, ..origin };
+    assert_eq!(acquire(&mut copy, POOL, &request(1000)), Err(Refusal::Copied));
+    assert_eq!(renewed(&mut copy, &grant), Err(Refusal::Copied));
+    assert_eq!(confirm(&mut copy, POOL, grant.token), Err(Refusal::Copied));
+    assert_eq!(begin_another(&mut copy, None), 1000 + TTL_US * 5 / 2);
+    assert_eq!(renewed(&mut copy, &grant), Err(Refusal::Stale { token: grant.token }));
+    assert_eq!(acquired(&mut copy).rectangle.not_before_us, 1000 + TTL_US * 5 / 2);
+    // A stated time counts instead of the later one in the label.
+    assert_eq!(begin_another(&mut copy, Some(200)), 200 + TTL_US * 5 / 2);
+    assert_eq!(copy.label.map(|label| label.until_us), Some(200 + TTL_US * 5 / 2));
+}
+
+#[test]
+fn longer_rectangles_are_recorded_before_one_is_granted_and_outlive_the_history_in_the_label() {
+    let mut database = Database::new(1, TTL_US);
+    acquired(&mut database);
+    assert_eq!(for_grant(&mut database, 2 * TTL_US).map(|history| history.longest_us), Ok(TTL_US * 5));
+    assert_eq!(for_grant(&mut database, TTL_US).map(|history| history.longest_us), Ok(TTL_US * 5));
+    let dropped = Database { rows: Vec::new(), history: None, ..database };
+    let history = for_grant(&mut { dropped }, TTL_US).expect("no copy");
+    assert_eq!((history.since_us, history.longest_us), (Some(1000), TTL_US * 5));
+}
+
+#[test]
+fn release_of_a_process_that_knows_another_end_is_refused() {
+    let mut database = Database::new(1, TTL_US);
+    let grant = acquired(&mut database);
+    let end_us = grant.rectangle.not_after_us;
+    let other = release(&mut database, POOL, grant.token, Some(1010), Some(end_us - 1));
+    assert!(matches!(other, Err(Refusal::RenewedByAnother { .. })), "{other:?}");
+    assert_eq!(release(&mut database, POOL, grant.token, Some(1010), Some(end_us)), Ok(()));
+    assert_eq!(acquired(&mut database).rectangle.not_before_us, 1011);
+}

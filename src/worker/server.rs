@@ -1,0 +1,241 @@
+//! The server of the keeper, as the core reads and changes it: the settings, the file of the worker id, id times, the lease in
+//! shared memory, and the link to the coordinator.
+
+use super::errors;
+use super::state::{self, SERVER_LEASE, STATE, SharedLease};
+use crate::clock;
+use crate::coordinator::{COORDINATOR_WAIT, Client, Coordinator};
+use crate::pg::libpq::{Error, Timeout};
+use crate::pg::{bgworker, session, system_clock};
+use crate::place;
+use crate::snowflake::node;
+use idgen_core::coordinator::Place;
+use idgen_core::worker::by_hand::WorkerSetting;
+use idgen_core::worker::lease::ServerLease;
+use idgen_core::worker::memory::{LastWorkerId, MemoryFile};
+use idgen_core::worker::server::{Event, Failure, Interrupt, Server};
+use pgrx::prelude::*;
+use std::ffi::{CStr, c_int};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+pub struct OwnServer {
+    pub client: Client,
+}
+
+impl OwnServer {
+    pub fn new() -> Self {
+        Self { client: Client::new(c"idgen keeper", Duration::ZERO) }
+    }
+}
+
+impl Server for OwnServer {
+    type Error = Error;
+    type Coordinator = Coordinator;
+
+    fn boot_us(&self) -> i64 {
+        system_clock::boot_us()
+    }
+
+    fn now_us(&self) -> i64 {
+        system_clock::now_us()
+    }
+
+    fn random_fraction(&mut self) -> f64 {
+        session::random_fraction()
+    }
+
+    fn setting(&self) -> WorkerSetting {
+        state::worker_setting()
+    }
+
+    fn read_memory(&self) -> MemoryFile {
+        state::read_memory()
+    }
+
+    fn here(&self) -> Option<Place> {
+        place::read().ok()
+    }
+
+    fn write_memory(&mut self, worker: LastWorkerId) -> Result<(), Error> {
+        let unwritten = |error| Error::new(format!("could not write file \"{}\": {error}", state::MEMORY_FILE));
+        state::write_memory(worker).map_err(unwritten)
+    }
+
+    fn try_write_memory(&mut self, worker: LastWorkerId) {
+        if let Err(error) = state::write_memory(worker) {
+            errors::lease_file_not_written(&error).warn();
+        }
+    }
+
+    fn take_request(&mut self) -> i64 {
+        STATE.require().keeper.take_request()
+    }
+
+    fn next_ms(&self) -> i64 {
+        clock::GENERATORS.shared(|table| table.next_ms())
+    }
+
+    fn unused_from_ms(&self) -> i64 {
+        clock::GENERATORS.shared(|table| table.unused_from_ms())
+    }
+
+    fn store(&mut self, lease: &ServerLease) {
+        SERVER_LEASE.exclusive(|shared| {
+            shared.lease = *lease;
+            if lease.failing_since_ms.is_none() {
+                shared.last_error.clear();
+            }
+        });
+    }
+
+    fn publish(&mut self, pool: &str, lease: &ServerLease) {
+        SERVER_LEASE.exclusive(|shared| {
+            shared.lease = *lease;
+            shared.pool.set(pool);
+        });
+    }
+
+    fn issue_leased(&mut self, pool: &str, lease: &ServerLease) {
+        let Some(current) = lease.current else { return };
+        let publish = || {
+            node::CURRENT.require().set_leased(current.worker_id);
+            STATE.require().has_issued_by_hand.store(false, Relaxed);
+            self.publish(pool, lease);
+        };
+        clock::restrict_times(|| true, current.rectangle.first_ms(), current.rectangle.end_ms(), publish);
+    }
+
+    fn issue_by_setting(&mut self) {
+        let publish = || {
+            STATE.require().has_issued_by_hand.store(false, Relaxed);
+            node::CURRENT.require().set_to_setting();
+        };
+        clock::restrict_times(|| true, i64::MIN, i64::MAX, publish);
+    }
+
+    fn issue_nothing(&mut self) {
+        clock::restrict_times(|| true, i64::MIN, i64::MIN, || node::CURRENT.require().set_none());
+    }
+
+    fn extend_to(&mut self, end_ms: i64) {
+        clock::extend_to(end_ms);
+    }
+
+    fn clear(&mut self) {
+        SERVER_LEASE.exclusive(|shared| *shared = SharedLease::default());
+        STATE.require().changed.broadcast();
+    }
+
+    fn failures(&self) -> u32 {
+        self.client.link.failures
+    }
+
+    fn connected_in(&self) -> Duration {
+        self.client.connected_in
+    }
+
+    fn is_interrupted(&self) -> bool {
+        is_interrupted()
+    }
+
+    fn open(&mut self, limit: Duration) -> Result<Coordinator, Error> {
+        self.client.open(Timeout { duration: limit, event: &COORDINATOR_WAIT, is_interrupted })
+    }
+
+    fn answered(&mut self, coordinator: Coordinator, pause: Duration) {
+        let host = coordinator.host();
+        SERVER_LEASE.exclusive(|shared| shared.coordinator.set(&host));
+        self.client.answered(coordinator);
+        self.client.link.pause(Instant::now() + pause);
+    }
+
+    fn failed(&mut self, event: Event<Error>, lease: &ServerLease, pause: Duration) {
+        if let Event::Failed { error, .. } = event {
+            SERVER_LEASE.exclusive(|shared| {
+                shared.lease = *lease;
+                shared.last_error.set(&error.message);
+            });
+        }
+        self.tell(event);
+        self.client.link.failed(Instant::now(), pause);
+    }
+
+    fn reset(&mut self) {
+        self.client.link.reset();
+    }
+
+    fn once<R>(
+        &mut self,
+        coordinator: &CStr,
+        limit: Duration,
+        until: Interrupt,
+        calls: impl FnOnce(&mut Coordinator) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let is_interrupted = match until {
+            Interrupt::Stop => is_stop_requested,
+            Interrupt::Never => || false,
+        };
+        self.client.link.close();
+        self.client.once(coordinator, Timeout { duration: limit, event: &COORDINATOR_WAIT, is_interrupted }, calls)
+    }
+
+    fn tell(&mut self, event: Event<Error>) {
+        let state = STATE.require();
+        match event {
+            Event::Renewed => {
+                state.renewals.fetch_add(1, Relaxed);
+            }
+            Event::Changed { worker_id, pool } => {
+                state.changes.fetch_add(1, Relaxed);
+                log!("this server now has worker id {worker_id} of pool \"{pool}\"");
+            }
+            Event::NotFree { set, pool } => errors::not_free(set, pool).warn(),
+            Event::Lost { worker_id, pool, error } => {
+                log!("worker id {worker_id} of pool \"{pool}\" is lost: {}", error.message);
+            }
+            Event::Failed { pool, error, is_first } => {
+                state.failures.fetch_add(1, Relaxed);
+                if is_first {
+                    log!("could not lease a worker id from pool \"{pool}\": {}", error.message);
+                }
+            }
+            Event::Recovered { pool } => log!("the coordinator of worker pool \"{pool}\" answers again"),
+            Event::NotReleased { worker_id, pool, error } => {
+                log!("could not release worker id {worker_id} of pool \"{pool}\": {}", error.message);
+            }
+        }
+    }
+}
+
+impl Failure for Error {
+    fn is_refusal(&self) -> bool {
+        self.sqlstate.is_some()
+    }
+
+    fn another_coordinator() -> Self {
+        Error::new("another coordinator has granted it")
+    }
+}
+
+static IS_STOP_REQUESTED: AtomicBool = AtomicBool::new(false);
+
+/// The handler of SIGTERM.
+pub unsafe extern "C-unwind" fn on_terminate(
+    _signal: c_int,
+    #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18")))]
+    _sender: *const bgworker::Sender,
+) {
+    // SAFETY: in a signal handler.
+    unsafe { bgworker::in_signal_handler(|| IS_STOP_REQUESTED.store(true, Relaxed)) };
+}
+
+/// SIGTERM has arrived.
+pub fn is_stop_requested() -> bool {
+    IS_STOP_REQUESTED.load(Relaxed)
+}
+
+/// True if a wait for the coordinator has to end: a reload may have removed the pool.
+pub fn is_interrupted() -> bool {
+    is_stop_requested() || session::is_reload_pending()
+}
