@@ -9,6 +9,7 @@ use crate::pg::shared_objects;
 use crate::shmem;
 
 mod acquire;
+mod checks;
 mod define;
 mod definitions;
 mod errors;
@@ -21,7 +22,7 @@ pub mod stats;
 mod sweep;
 mod terms;
 
-pub use stats::checks;
+pub use checks::checks;
 
 /// While the postmaster preloads libraries.
 pub fn init() {

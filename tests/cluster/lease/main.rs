@@ -10,6 +10,7 @@ mod fence;
 mod guard;
 mod linear;
 mod many;
+mod multixacts;
 mod notify;
 mod pooler;
 mod prepared;

@@ -1,0 +1,163 @@
+//! The checks of `idgen.checks` about leases. Each reads statistics and catalogs, and waits for no lock.
+
+use crate::error::{Check, listed};
+use crate::pg::spi::{Query, text, value};
+use crate::pg::{datum, recovery};
+use pgrx::prelude::*;
+use pgrx::spi::SpiHeapTupleData;
+
+/// Sessions that have waited for 10 s for a lock that a transaction holds on the row of a lease, or on the whole table. The head
+/// of a queue (27761 is the kind of its locks) waits again and again, so its statement says since when. The others wait for a
+/// renewal, a release or a fence. 0 is a prepared transaction.
+static BLOCKED: Query = Query::of_statistics(
+    "WITH every AS MATERIALIZED (SELECT * FROM pg_catalog.pg_locks), \
+          here AS (SELECT pg_catalog.to_regclass('idgen.lease')::pg_catalog.oid AS lease, oid AS database FROM pg_catalog.pg_database \
+                   WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database()), \
+          waiting AS (SELECT pid, waitstart, pg_catalog.bool_or(is_head) AS is_head FROM ( \
+              SELECT waiting.pid, waiting.waitstart, held.locktype OPERATOR(pg_catalog.=) 'advisory' AS is_head \
+              FROM here, every AS waiting JOIN every AS held ON held.pid OPERATOR(pg_catalog.=) waiting.pid \
+              WHERE NOT waiting.granted AND waiting.locktype OPERATOR(pg_catalog.<>) 'advisory' AND held.granted \
+                AND (held.locktype OPERATOR(pg_catalog.=) 'advisory' AND held.objsubid OPERATOR(pg_catalog.=) 27761 \
+                     OR held.locktype OPERATOR(pg_catalog.=) 'tuple' AND held.relation OPERATOR(pg_catalog.=) here.lease \
+                        AND held.database OPERATOR(pg_catalog.=) here.database) \
+              UNION ALL SELECT waiting.pid, waiting.waitstart, false FROM here, every AS waiting \
+              WHERE NOT waiting.granted AND waiting.relation OPERATOR(pg_catalog.=) here.lease \
+                AND waiting.database OPERATOR(pg_catalog.=) here.database) AS waiter GROUP BY pid, waitstart), \
+          since AS (SELECT waiting.pid, CASE WHEN is_head THEN GREATEST(activity.xact_start, activity.query_start) \
+                                             ELSE waiting.waitstart END AS since \
+                    FROM waiting CROSS JOIN LATERAL pg_catalog.pg_stat_get_activity(waiting.pid) AS activity) \
+     SELECT pid, since, pg_catalog.array_to_string(pg_catalog.pg_blocking_pids(pid), ', ') FROM since \
+     WHERE since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '10 s'::pg_catalog.interval) \
+     ORDER BY since",
+);
+
+pub fn checks() -> Vec<Check> {
+    vec![blocked(), old_snapshot(), multixacts()]
+}
+
+fn blocked() -> Check {
+    const NAME: &str = "leases";
+    let waiting = BLOCKED.read_latest(&[], |row| (value::<i32>(row, 1), datum::to_us(value(row, 2)), text(row, 3)));
+    let Some((_, since_us, blockers)) = waiting.first() else {
+        return Check::ok(NAME, "no session waits for a lease because of a transaction that has not ended");
+    };
+    let waiters: Vec<String> = waiting.iter().map(|(pid, ..)| format!("process {pid}")).collect();
+    let blocker = if blockers == "0" {
+        "a prepared transaction".to_owned()
+    } else {
+        format!("the transaction of process {blockers}")
+    };
+    Check::warning(
+        NAME,
+        format!("sessions wait for a lease, because {blocker} has locked it, by a fence, an acquisition or a release, and has not ended"),
+        "End it: SELECT pg_terminate_backend(pid), or COMMIT or ROLLBACK PREPARED by its gid in pg_prepared_xacts.",
+    )
+    .since_ms(Some(since_us / 1000))
+    .affects(listed(&waiters))
+}
+
+/// The oldest transaction of the server that has lasted for a minute and meets a condition. Neither a standby's feedback nor a
+/// replication slot says since when it is there.
+macro_rules! oldest_transaction {
+    ($condition:literal) => {
+        concat!(
+            "SELECT holder, since FROM ( \
+                 SELECT pg_catalog.format('process %s', pid) AS holder, xact_start AS since, backend_xmin IS NOT NULL AS has_snapshot, \
+                     datid OPERATOR(pg_catalog.=) (SELECT oid FROM pg_catalog.pg_database \
+                         WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) AS is_here \
+                 FROM pg_catalog.pg_stat_get_activity(NULL) WHERE backend_xid IS NOT NULL OR backend_xmin IS NOT NULL \
+                 UNION ALL SELECT pg_catalog.format('prepared transaction \"%s\"', gid), prepared, true, \
+                     database OPERATOR(pg_catalog.=) pg_catalog.current_database() FROM pg_catalog.pg_prepared_xacts) AS held \
+             WHERE since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '1 min'::pg_catalog.interval) \
+               AND ",
+            $condition,
+            " ORDER BY since LIMIT 1"
+        )
+    };
+}
+
+/// The transaction, and since when it lasts.
+fn oldest(transaction: &Query) -> Option<(String, i64)> {
+    transaction.read_latest(&[], |row| (text(row, 1), datum::to_us(value(row, 2)))).pop()
+}
+
+const END_IT: &str =
+    "End it: SELECT pg_terminate_backend(pid), or COMMIT or ROLLBACK PREPARED by its gid in pg_prepared_xacts.";
+
+/// A snapshot that keeps more than 10,000 dead versions of rows of leases. A change of a row goes through those before it on the
+/// page, and from page to page: 100,000 of them make it about ten times as slow.
+static OLD_SNAPSHOT: Query = Query::of_statistics(oldest_transaction!(
+    "has_snapshot AND is_here \
+     AND pg_catalog.pg_stat_get_dead_tuples(pg_catalog.to_regclass('idgen.lease')::pg_catalog.oid) OPERATOR(pg_catalog.>) 10000"
+));
+
+fn old_snapshot() -> Check {
+    const NAME: &str = "old snapshots";
+    let Some((holder, since_us)) = oldest(&OLD_SNAPSHOT) else {
+        return Check::ok(NAME, "no old snapshot keeps dead versions of rows of leases");
+    };
+    Check::warning(
+        NAME,
+        format!("the snapshot of {holder} keeps dead versions of rows of leases, so acquiring and renewing get slower"),
+        END_IT,
+    )
+    .since_ms(Some(since_us / 1000))
+}
+
+/// Locks of the rows of all databases that a transaction could be a member of are kept for it.
+static OLD_TRANSACTION: Query = Query::of_statistics(oldest_transaction!("true"));
+
+/// The age of the oldest multixact in the table, whether autovacuum vacuums it, and from which age on it freezes it, if the table
+/// has an age of its own.
+static FREEZING: Query = Query::of_statistics(
+    "SELECT pg_catalog.mxid_age(relminmxid), \
+            pg_catalog.current_setting('autovacuum')::bool AND pg_catalog.current_setting('track_counts')::bool \
+                AND COALESCE((SELECT option_value::bool FROM pg_catalog.pg_options_to_table(reloptions) \
+                              WHERE option_name OPERATOR(pg_catalog.=) 'autovacuum_enabled'), true), \
+            COALESCE((SELECT option_value::int FROM pg_catalog.pg_options_to_table(reloptions) \
+                      WHERE option_name OPERATOR(pg_catalog.=) 'autovacuum_multixact_freeze_max_age'), 2147483647) \
+     FROM pg_catalog.pg_class WHERE oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('idgen.lease')::pg_catalog.oid",
+);
+
+/// The least `autovacuum_multixact_freeze_max_age`. With few members left, PostgreSQL would freeze younger ones too, but those
+/// that use up the members are elsewhere then.
+const LEAST_FREEZE_AGE: i32 = 10_000;
+
+/// A renewal beside a fence makes a multixact. VACUUM freezes them, and autovacuum does so in time by itself. So this fails only
+/// where it cannot, from half of the age on at which PostgreSQL forces it, or where it has not.
+fn multixacts() -> Check {
+    const NAME: &str = "multixacts";
+    let ok = Check::ok(NAME, "the multixacts of rows of leases are frozen in time");
+    let read = |row: &SpiHeapTupleData| (value::<i32>(row, 1), value::<bool>(row, 2), value::<i32>(row, 3));
+    // A standby freezes what its primary freezes.
+    let table = if recovery::is_in_progress() { None } else { FREEZING.read_latest(&[], read).pop() };
+    let Some((age, is_vacuumed, own_limit)) = table else { return ok };
+    // SAFETY: reads shared memory. The second is the age from which on autovacuum freezes, less than the setting if many members
+    // are in use.
+    let (kept_age, limit) = unsafe {
+        let kept = u32::from(pg_sys::ReadNextMultiXactId()).wrapping_sub(pg_sys::GetOldestMultiXactId().into());
+        (kept as i32, pg_sys::MultiXactMemberFreezeThreshold().min(own_limit).max(LEAST_FREEZE_AGE))
+    };
+    let ages = format!("the oldest has an age of {age}, and at {limit} PostgreSQL forces a freeze");
+    if age <= limit / 2 {
+        ok
+    } else if kept_age > limit / 2 {
+        let (holder, since_us) = oldest(&OLD_TRANSACTION).unzip();
+        let holder = holder.unwrap_or_else(|| "a transaction".to_owned());
+        let message = format!("{holder} keeps multixacts of rows of leases from being frozen: {ages}");
+        Check::warning(NAME, message, format!("{END_IT} Then run VACUUM (FREEZE) idgen.lease."))
+            .since_ms(since_us.map(|since_us| since_us / 1000))
+    } else if !is_vacuumed {
+        let message = format!("autovacuum is off, and nothing has frozen the multixacts of rows of leases: {ages}");
+        Check::warning(NAME, message, "Run VACUUM (FREEZE) idgen.lease, and turn autovacuum on, with track_counts.")
+    } else if age > limit.saturating_add(limit / 10) {
+        let message = format!("autovacuum has not frozen the multixacts of rows of leases: {ages}");
+        Check::warning(
+            NAME,
+            message,
+            "Run VACUUM (FREEZE) idgen.lease, and see in the log of the server what keeps autovacuum from it.",
+        )
+    } else {
+        ok
+    }
+}
