@@ -1,7 +1,7 @@
 //! lease_define, lease_alter, lease_drop and lease_revoke: what only the definer of a lease, or a superuser, may do.
 
 use super::locks::{Precedence, Queue, definition_lock};
-use super::rows::{self, ROWS, lock_slot, slot_key};
+use super::rows::{self, lock_slot};
 use super::{definitions, errors, pending, stats, terms};
 use crate::args;
 use crate::pg::advisory_lock::{Limit, Mode, Scope};
@@ -136,21 +136,14 @@ fn drop_lease(name: &str) {
     lock_definition(name);
     let terms = lock_slots(name);
     require_unheld(name);
-    terms.iter().for_each(|term| remove(name, term.slot));
+    for term in &terms {
+        // Locked by this transaction.
+        terms::remove(name, term.slot, Wait::Block, |_| true);
+    }
     if !definitions::drop(name) && terms.is_empty() {
         errors::unknown(name).raise();
     }
     terms.iter().for_each(|term| pending::released(term.token));
-}
-
-/// Removes a row that this transaction has locked.
-fn remove(name: &str, slot: i32) {
-    ROWS.write(|rows| {
-        let locked = rows.lock(&slot_key(name, slot), Wait::Block, |_| true)?;
-        stats::notify_expired(name, &locked.row());
-        locked.delete();
-        Some(())
-    });
 }
 
 /// Locks all rows of a lease until the transaction ends, and returns them. Waits for transactions that have fenced;

@@ -7,8 +7,8 @@
 //! locked: it waits, or gets no row if it does not wait. A rollback keeps the rows for a later sweep. So a sweep deletes
 //! few rows, and reads few.
 
-use super::rows::{LEASE, LEASE_DEFINITION, LeaseRow, ROWS, clock, now_for, slot_key, term};
-use super::stats;
+use super::rows::{LEASE, LEASE_DEFINITION, LeaseRow, clock, now_for, term};
+use super::terms;
 use crate::pg::row::Wait;
 use crate::pg::spi::{Query, text, value};
 use crate::pg::{recovery, session, system_clock};
@@ -55,9 +55,9 @@ pub fn sweep_if_due() {
     let pages = pages();
     let first = Some(sweep.next_page.load(Relaxed)).filter(|first| *first < pages).unwrap_or(0);
     let found = find(first, first + PAGES);
-    found.iter().take(MOST).for_each(|(name, slot)| delete(name, *slot));
-    if found.len() > MOST {
-        // More are left in this part.
+    let remove = |(name, slot): &&(String, i32)| terms::remove(name, *slot, Wait::Skip, is_abandoned);
+    if found.iter().filter(remove).take(MOST).count() == MOST {
+        // More may be left in this part.
         sweep.due_us.store(now_us, Relaxed);
     } else {
         sweep.next_page.store(first + PAGES, Relaxed);
@@ -93,25 +93,10 @@ fn find(from: i64, until: i64) -> Vec<(String, i32)> {
     let began_us = recovery::began_to_write_us().unwrap_or(i64::MAX);
     let ttl_us = abandoned_us.saturating_sub(began_us);
     let args = [from.into(), clock().into(), abandoned_us.into(), ttl_us.into(), until.into()];
-    let found = FIND.read_latest(&args, |row| (text(row, 1), value::<i32>(row, 2)));
-    let is_abandoned = |row: &LeaseRow| is_abandoned(row).then_some(());
-    let read = |(name, slot): &(String, i32)| {
-        ROWS.read(|rows| rows.latest(|latest| latest.find(&slot_key(name, *slot), is_abandoned)))
-    };
-    found.into_iter().filter(|row| read(row).is_some()).collect()
+    FIND.read_latest(&args, |row| (text(row, 1), value::<i32>(row, 2)))
 }
 
 fn is_abandoned(row: &LeaseRow) -> bool {
     let term = term(row, None);
     term.is_abandoned(now_for(&[term]))
-}
-
-/// Deletes an abandoned row, unless another transaction has locked, fenced or changed it.
-fn delete(name: &str, slot: i32) {
-    ROWS.write(|rows| {
-        let locked = rows.lock(&slot_key(name, slot), Wait::Skip, is_abandoned)?;
-        stats::notify_expired(name, &locked.row());
-        locked.delete();
-        Some(())
-    });
 }

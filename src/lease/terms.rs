@@ -1,8 +1,8 @@
 //! The terms of holders: beginning one, with the fencing token that is drawn for it, and what a holder does by its token.
 
-use super::locks;
 use super::rows::column::*;
 use super::rows::{self, LEASE, LeaseRow, LeaseRows, LockedRow, ROWS, clock, clock_datum, is_current, slot_key};
+use super::{locks, stats};
 use crate::pg::advisory_lock::{AdvisoryLock, LockKind, Mode, Scope};
 use crate::pg::datum::{self, Text};
 use crate::pg::row::{Key, Wait};
@@ -197,12 +197,14 @@ fn with_term<R>(
     work: impl Fn(&LeaseRows, &[Key], &dyn Fn(&LeaseRow) -> bool) -> Option<R>,
 ) -> Option<R> {
     let is_it = |row: &LeaseRow| is_current(row, token) && acts_as(row.value(ROLE));
+    ROWS.write(|rows| with_slot(rows, name, token, |key| work(rows, key, &is_it)))
+}
+
+/// Works on the row of a token, where it is likely to be and then where it is.
+fn with_slot<R>(rows: &LeaseRows, name: &str, token: i64, work: impl Fn(&[Key]) -> Option<R>) -> Option<R> {
     let likely = noted_slot(token).unwrap_or(0);
-    ROWS.write(|rows| {
-        let found = work(rows, &slot_key(name, likely), &is_it);
-        let other = || find_slot(rows, name, token).filter(|slot| *slot != likely);
-        found.or_else(|| work(rows, &slot_key(name, other()?), &is_it))
-    })
+    let other = || find_slot(rows, name, token).filter(|slot| *slot != likely);
+    work(&slot_key(name, likely)).or_else(|| work(&slot_key(name, other()?)))
 }
 
 /// True if the caller may act as the holder of a term.
@@ -321,12 +323,20 @@ fn find_slot(rows: &LeaseRows, name: &str, token: i64) -> Option<i32> {
 
 /// As [`find_slot`], for a caller that has not opened the table.
 pub fn slot_of(name: &str, token: i64) -> Option<i32> {
-    let likely = noted_slot(token).unwrap_or(0);
-    let is_it = |row: &LeaseRow| (row.value::<i64>(TOKEN) == token).then_some(likely);
-    ROWS.read(|rows| {
-        let found = rows.latest(|latest| latest.find(&slot_key(name, likely), is_it));
-        found.or_else(|| find_slot(rows, name, token))
-    })
+    let slot = |row: &LeaseRow| (row.value::<i64>(TOKEN) == token).then(|| row.value(SLOT));
+    ROWS.read(|rows| with_slot(rows, name, token, |key| rows.latest(|latest| latest.find(key, slot))))
+}
+
+/// Removes the row of a slot that is wanted. A term in it that was not released has expired. False if there is none, or if a
+/// transaction that is not waited for has locked it.
+pub fn remove(name: &str, slot: i32, wait: Wait, is_wanted: impl Fn(&LeaseRow) -> bool) -> bool {
+    let removed = ROWS.write(|rows| {
+        let locked = rows.lock(&slot_key(name, slot), wait, is_wanted)?;
+        stats::notify_expired(name, &locked.row());
+        locked.delete();
+        Some(())
+    });
+    removed.is_some()
 }
 
 /// True if the transaction's own snapshot shows the token in this slot.
