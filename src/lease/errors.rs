@@ -121,15 +121,12 @@ errors! {
         hint: "Omit shared, or define another lease with one slot.";
     }
 
-    fn not_fenced(name: &str, table: &str) {
+    fn not_fenced(name: &str, table: &str, has_fenced_shared: bool) {
         ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "table \"{table}\" can be written only under lease \"{name}\"";
-        detail: "This transaction did not call lease_fence(), or rolled it back, or released the lease.";
-        hint: "In this transaction, before the write, run SELECT lease_fence({}, <token>);", quoted(name);
-    }
-
-    fn fenced_by_shared_term(name: &str, table: &str) {
-        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "table \"{table}\" can be written only under lease \"{name}\"";
-        detail: "This transaction has fenced a shared lease, and the guard of this table requires an exclusive lease.";
+        detail: "{}", match has_fenced_shared {
+            true => "This transaction has fenced a shared lease, and the guard of this table requires an exclusive lease.",
+            false => "This transaction did not call lease_fence(), or rolled it back, or released the lease.",
+        };
         hint: "In this transaction, before the write, run SELECT lease_fence({}, <token>);", quoted(name);
     }
 
@@ -144,16 +141,10 @@ errors! {
             numbers_text(held);
     }
 
-    fn term_is_shared(name: &str) {
-        ERRCODE_INVALID_PARAMETER_VALUE: "the term of lease \"{name}\" is shared";
+    fn other_mode(name: &str, is_shared: bool) {
+        ERRCODE_INVALID_PARAMETER_VALUE: "the term of lease \"{name}\" is {}", if is_shared { "shared" } else { "exclusive" };
         detail: "A term keeps its mode.";
-        hint: "With this token, use shared => true. For the other mode, release the lease first.";
-    }
-
-    fn term_is_exclusive(name: &str) {
-        ERRCODE_INVALID_PARAMETER_VALUE: "the term of lease \"{name}\" is exclusive";
-        detail: "A term keeps its mode.";
-        hint: "With this token, use shared => false. For the other mode, release the lease first.";
+        hint: "With this token, use shared => {is_shared}. For the other mode, release the lease first.";
     }
 }
 

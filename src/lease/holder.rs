@@ -153,11 +153,10 @@ fn lease_renew(name: Option<Text>, token: Option<i64>, ttl: Option<Interval>) ->
 
 /// `None` if the token has no term.
 pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> Option<HeldTerm> {
-    let renewed = terms::extend(name, token, ttl_us, 0)?;
-    let session_key = renewed_binding(name, token, renewed.session_key);
+    let renewed = extend(name, token, ttl_us, 0)?;
     pending::require_durability();
     COUNTERS.add(1, |counters| &counters.renewals);
-    Some(HeldTerm { session_key, ..renewed })
+    Some(renewed)
 }
 
 /// Releases a term once. True if the slot is free now, false if the term was acquired more often than released. Raises
@@ -223,30 +222,28 @@ fn checked<'a>(name: &'a Option<Text>, token: Option<i64>) -> (&'a str, i64) {
 
 /// Acquires the term of a token once more.
 fn deepen(name: &str, token: i64, wanted: &Wanted) -> HeldTerm {
-    let granted = terms::extend(name, token, wanted.ttl_us, 1).unwrap_or_else(|| raise_stale(name, token));
-    let is_shared = granted.slot >= FIRST_SHARED;
-    match (is_shared, wanted.shared) {
-        (true, false) => errors::term_is_shared(name).raise(),
-        (false, true) => errors::term_is_exclusive(name).raise(),
-        _ => {}
+    let deepened = extend(name, token, wanted.ttl_us, 1).unwrap_or_else(|| raise_stale(name, token));
+    let is_shared = deepened.slot >= FIRST_SHARED;
+    if is_shared != wanted.shared {
+        errors::other_mode(name, is_shared).raise();
     }
-    let session_key = renewed_binding(name, token, granted.session_key);
-    if wanted.bind_session && !session_key.is_some_and(|key| locks::session_lock(key).is_held()) {
+    if wanted.bind_session && !deepened.session_key.is_some_and(|key| locks::session_lock(key).is_held()) {
         errors::bound_too_late(name).raise();
     }
     pending::require_durability();
-    HeldTerm { session_key, ..granted }
+    deepened
 }
 
-/// Records that a term was extended. If the session that it was bound to has ended, the holder lives on without it: the
-/// term is unbound, and lasts its time from now on.
-fn renewed_binding(name: &str, token: i64, session_key: Option<i64>) -> Option<i64> {
+/// If the session that a term was bound to has ended, the holder lives on without it: the term is unbound, and lasts its time
+/// from now on. `None` if the token has no term.
+fn extend(name: &str, token: i64, ttl_us: Option<i64>, times: i32) -> Option<HeldTerm> {
+    let extended = terms::extend(name, token, ttl_us, times)?;
     pending::locked(token);
-    let alive = session_key.filter(|key| locks::is_alive(*key));
-    if session_key.is_some() && alive.is_none() {
+    let session_key = extended.session_key.filter(|key| locks::is_alive(*key));
+    if session_key != extended.session_key {
         terms::unbind(name, token);
     }
-    alive
+    Some(HeldTerm { session_key, ..extended })
 }
 
 /// Raises 55000, or 42501 if the term belongs to a role that the caller may not act as.
@@ -281,9 +278,7 @@ fn lease_guard(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {
     if !pending::has_fenced(&name, accepts_shared) {
         // SAFETY: the trigger's table is open during the call.
         let table = unsafe { CStr::from_ptr((*(*call.tg_relation).rd_rel).relname.data.as_ptr()) };
-        let is_shared = pending::has_fenced(&name, true);
-        let refusal = if is_shared { errors::fenced_by_shared_term } else { errors::not_fenced };
-        refusal(&name, &datum::name(table)).raise();
+        errors::not_fenced(&name, &datum::name(table), pending::has_fenced(&name, true)).raise();
     }
     let is_update = call.tg_event & pg_sys::TRIGGER_EVENT_OPMASK == pg_sys::TRIGGER_EVENT_UPDATE;
     // Null for a statement.
