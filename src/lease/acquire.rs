@@ -27,24 +27,13 @@ pub struct AcquireRequest<'a> {
 }
 
 /// What has become of an attempt. Terms begin when the transaction commits.
-enum Outcome<T> {
-    Granted(T),
+enum Outcome {
+    Granted(Vec<Grant>),
     NotGranted(Obstacle),
     /// The limit of the request has passed.
     TimedOut,
     /// The request of this index has to wait, in the queue of its lease.
     Elsewhere(usize),
-}
-
-impl<T> Outcome<T> {
-    fn map<R>(self, granted: impl FnOnce(T) -> R) -> Outcome<R> {
-        match self {
-            Outcome::Granted(term) => Outcome::Granted(granted(term)),
-            Outcome::NotGranted(obstacle) => Outcome::NotGranted(obstacle),
-            Outcome::TimedOut => Outcome::TimedOut,
-            Outcome::Elsewhere(index) => Outcome::Elsewhere(index),
-        }
-    }
 }
 
 /// Acquires a term for each request, or none. If the limit passes, `None` or an error, as the limit says.
@@ -96,7 +85,7 @@ fn refuse_to_share_slots(name: &str, definition: &LeaseDefinition) {
 }
 
 /// Attempts the grants whenever a slot of the lease may have become free at the head of whose queue the call is.
-fn wait_at_head(requests: &[AcquireRequest], at: usize, limit: Limit, queue: &Queue) -> Outcome<Vec<Grant>> {
+fn wait_at_head(requests: &[AcquireRequest], at: usize, limit: Limit, queue: &Queue) -> Outcome {
     let request = &requests[at];
     let (mut waiting, mut precedence) = (Waiting::default(), Precedence::default());
     let outcome = loop {
@@ -137,15 +126,15 @@ fn wait_at_head(requests: &[AcquireRequest], at: usize, limit: Limit, queue: &Qu
 }
 
 /// Attempts all grants, at the head of the queue of the request `at`.
-fn attempt_all(requests: &[AcquireRequest], at: usize, limit: Limit, queue: &Queue) -> Outcome<Vec<Grant>> {
+fn attempt_all(requests: &[AcquireRequest], at: usize, limit: Limit, queue: &Queue) -> Outcome {
     if let [request] = requests {
-        return attempt(request, limit, queue).map(|granted| vec![granted]);
+        return attempt(request, limit, queue);
     }
     // Waits with nothing else locked, until this one could be granted.
     let mut probed = Outcome::TimedOut;
     xact::rolled_back(|| probed = attempt(&requests[at], limit, queue));
     if !matches!(probed, Outcome::Granted(_)) {
-        return probed.map(|_| Vec::new());
+        return probed;
     }
     let mut outcome = Outcome::NotGranted(Obstacle::Changed);
     let work = || {
@@ -154,7 +143,7 @@ fn attempt_all(requests: &[AcquireRequest], at: usize, limit: Limit, queue: &Que
             let own = (index != at).then(|| Queue::of(request.name, request.shared));
             let is_head = own.as_ref().is_none_or(|own| own.enter(Limit::now()));
             match is_head.then(|| attempt(request, Limit::now(), own.as_ref().unwrap_or(queue))) {
-                Some(Outcome::Granted(term)) => granted.push(term),
+                Some(Outcome::Granted(one)) => granted.extend(one),
                 _ if index == at => return None,
                 _ => {
                     outcome = Outcome::Elsewhere(index);
@@ -171,7 +160,7 @@ fn attempt_all(requests: &[AcquireRequest], at: usize, limit: Limit, queue: &Que
 }
 
 /// Attempts a grant at the head of the queue. Waits for a transaction that changes the definition.
-fn attempt(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Outcome<Grant> {
+fn attempt(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Outcome {
     // Not until the transaction ends: a change of the definition finds the row of a grant, and waits for its transaction.
     let definition_lock = locks::definition_lock(request.name, Mode::Shared);
     if !queue.is_bypassed() && !acquire_for_transaction(&definition_lock, limit) {
@@ -254,7 +243,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// `None` if it depends on shared terms that are not committed, and they may not be over.
-    fn run(&self, are_shared_over: bool) -> Option<Outcome<Grant>> {
+    fn run(&self, are_shared_over: bool) -> Option<Outcome> {
         if self.request.shared {
             refuse_to_share_slots(self.request.name, &self.lease.definition);
         }
@@ -304,14 +293,14 @@ impl<'a> Attempt<'a> {
         Some((&self.lease.terms[index], locked))
     }
 
-    /// Ends a term that is over, but that its holder could renew. The rows of the other mode go: an acquirer of that mode begins
-    /// after all of them.
+    /// Ends a term that is over, but that its holder could renew: the slot is free from now on, without a lock delay. The rows of
+    /// the other mode go: an acquirer of that mode begins after all of them.
     fn end(&self, slot: i32) -> Option<()> {
-        let (_, locked) = self.lock(slot)?;
-        if self.request.shared || slot >= FIRST_SHARED {
+        let (term, locked) = self.lock(slot)?;
+        if self.request.shared || term.is_shared() {
             locked.delete()
-        } else {
-            rows::end(locked)
+        } else if term.depth > 0 {
+            locked.update(&rows::freed(false))
         }
         Some(())
     }
@@ -345,18 +334,20 @@ impl<'a> Attempt<'a> {
             term.is_none_or(|term| term.depth == 0 && !term.revoked)
         };
         refuse_older_snapshot(self.request, || match self.request.shared {
-            true => ends.iter().all(|slot| is_released(*slot)) && !rows::have_changed(name, rows::Slots::All),
+            true => {
+                ends.iter().all(|slot| is_released(*slot)) && !rows::have_changed(name, Key::IntBelow(FIRST_SHARED))
+            }
             false => {
-                let changed = [rows::Slots::One(slot), rows::Slots::Shared]
-                    .into_iter()
-                    .any(|slots| rows::have_changed(name, slots));
-                ends.is_empty() && is_released(slot) && !changed
+                let own_and_shared = [Key::Int(slot), Key::IntFrom(FIRST_SHARED)];
+                ends.is_empty()
+                    && is_released(slot)
+                    && !own_and_shared.into_iter().any(|slots| rows::have_changed(name, slots))
             }
         });
     }
 
     /// Which of these rows are locked now. One that is not has had its term renewed, or was released.
-    fn obstacle(&self, mut slots: Vec<i32>, has_other_terms: bool) -> Outcome<Grant> {
+    fn obstacle(&self, mut slots: Vec<i32>, has_other_terms: bool) -> Outcome {
         let is_locked = |slot: i32| {
             let key = slot_key(self.request.name, slot);
             xact::rolled_back(|| ROWS.write(|rows| rows.lock(&key, Wait::Skip, |_| true).map(drop)).is_none())
@@ -369,7 +360,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Records what the end of the transaction has to do for a new term.
-    fn begun(&self, granted: Grant) -> Outcome<Grant> {
+    fn begun(&self, granted: Grant) -> Outcome {
         let (name, term) = (self.request.name, &granted.term);
         pending::require_durability();
         pending::locked(term.token);
@@ -378,7 +369,7 @@ impl<'a> Attempt<'a> {
         if let Some(key) = term.session_key {
             pending::bind(name, term, key, self.lease.definition.lock_delay_us);
         }
-        Outcome::Granted(granted)
+        Outcome::Granted(vec![granted])
     }
 }
 

@@ -119,13 +119,6 @@ pub fn is_current(row: &LeaseRow, token: i64) -> bool {
     row.value::<i64>(TOKEN) == token && row.value::<i32>(DEPTH) > 0
 }
 
-/// Ends an expired term, or the row of a slot that was free. The lock delay is over: the slot is free from now on.
-pub fn end(locked: LockedRow) {
-    if locked.row().value::<i32>(DEPTH) > 0 {
-        locked.update(&freed(false));
-    }
-}
-
 /// The values of a slot whose term ends now.
 pub fn freed(is_revoked: bool) -> [NewValue; 6] {
     [
@@ -167,21 +160,9 @@ pub fn lock_slot(name: &str, slot: i32) {
     ROWS.write(|rows| rows.lock(&slot_key(name, slot), Wait::Block, |_| true).map(drop));
 }
 
-/// Rows of a lease.
-pub enum Slots {
-    One(i32),
-    All,
-    Shared,
-}
-
 /// True if a committed transaction that the transaction's own snapshot does not show has inserted, changed or deleted
-/// one of the rows. VACUUM keeps the dead versions as long as that snapshot exists.
-pub fn have_changed(name: &str, slots: Slots) -> bool {
-    let slot = match slots {
-        Slots::One(slot) => Key::Int(slot),
-        Slots::All => Key::IntBelow(FIRST_SHARED),
-        Slots::Shared => Key::IntFrom(FIRST_SHARED),
-    };
+/// one of these rows of a lease. VACUUM keeps the dead versions as long as that snapshot exists.
+pub fn have_changed(name: &str, slots: Key) -> bool {
     // SAFETY: a transaction with one snapshot keeps it until its end.
     let own = unsafe { pg_sys::GetTransactionSnapshot() };
     // SAFETY: as above.
@@ -191,7 +172,7 @@ pub fn have_changed(name: &str, slots: Slots) -> bool {
         let replaced_by = unsafe { row.replaced_by() };
         [row.inserted_by(), replaced_by].into_iter().flatten().any(is_missed).then_some(())
     };
-    ROWS.read(|rows| rows.find_in_all(&[Key::Text(name), slot], has_changed)).is_some()
+    ROWS.read(|rows| rows.find_in_all(&[Key::Text(name), slots], has_changed)).is_some()
 }
 
 /// Waits for all other transactions that have begun a term of the lease. The wait is in the lock manager, which detects

@@ -4,7 +4,7 @@
 //! No code depends on the order of counters, so every access is relaxed.
 
 use super::rows::column::*;
-use super::rows::{self, LeaseRow, ROWS, clock, term};
+use super::rows::{self, LeaseRow, ROWS, term};
 use super::{definitions, locks};
 use crate::args;
 use crate::pg::datum::{self, Composite, Text};
@@ -98,16 +98,19 @@ fn lease_get_state(
     lock_delay: Option<Interval>,
 ) -> Composite<4> {
     let name = args::name(name.as_deref(), "name");
-    let stored = StoredTerm {
+    let session = session.zip(session_key).map(|session| locks::session_state(session, None));
+    let term = Term {
+        // These do not matter for the state.
+        slot: 0,
+        token: 0,
         depth: args::required(depth, "depth"),
         ends_us: args::required(ends_us, "ends_us"),
         ttl_us: args::required(ttl_us, "ttl_us"),
         revoked: args::required(revoked, "revoked"),
-        clock: args::required(clock.as_deref(), "clock"),
-        session: session.zip(session_key),
+        by_this_clock: args::required(clock.as_deref(), "clock") == rows::clock(),
+        session: session.unwrap_or(Session::None),
     };
     let lock_delay_us = lock_delay.map_or(0, |delay| i64::try_from(delay.as_micros()).unwrap_or(i64::MAX));
-    let term = stored.term();
     let now = rows::now_for(std::slice::from_ref(&term));
     let ends_us = term.held_until_us(now).filter(|_| term.depth > 0);
     Composite([
@@ -116,32 +119,6 @@ fn lease_get_state(
         (term.session == Session::Lives).into(),
         NameHash::of(name).key.into(),
     ])
-}
-
-/// The columns of a row of `idgen.lease` that its state depends on.
-struct StoredTerm<'a> {
-    depth: i32,
-    ends_us: i64,
-    ttl_us: i64,
-    revoked: bool,
-    clock: &'a str,
-    session: Option<(i64, i64)>,
-}
-
-impl StoredTerm<'_> {
-    /// The slot and the token are not known, and do not matter for the state.
-    fn term(&self) -> Term {
-        Term {
-            slot: 0,
-            token: 0,
-            depth: self.depth,
-            ends_us: self.ends_us,
-            ttl_us: self.ttl_us,
-            revoked: self.revoked,
-            by_this_clock: self.clock == clock(),
-            session: self.session.map_or(Session::None, |session| locks::session_state(session, None)),
-        }
-    }
 }
 
 /// The states of the first slots of a lease, one sentence each, for the DETAIL of an error.
