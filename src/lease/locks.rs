@@ -184,11 +184,6 @@ pub static ENDED: Locked<EndedSessions> = Locked::new(c"idgen ended sessions", 6
 /// slot's row: all users can read `pg_locks`, and the token is secret.
 const SESSION: LockKind = LockKind::new(b"ls");
 
-/// The columns `session` and `session_key` for a term that is bound to this session.
-pub fn new_binding() -> (i64, i64) {
-    (session::server_start_us(), session::random_i64())
-}
-
 /// The lock that the session holds.
 pub fn session_lock(key: i64) -> AdvisoryLock {
     AdvisoryLock::new(SESSION, key, Mode::Exclusive)

@@ -14,15 +14,8 @@ use pgrx::prelude::*;
 use std::collections::HashMap;
 use std::sync::{LazyLock, Once};
 
-/// What the transaction has done with a lease. A savepoint that is rolled back undoes its effects.
-enum PendingEffect {
-    /// A change of [`EFFECTS`]. A term that is bound to this session gives up its session lock when its release commits.
-    Recorded(Effect),
-    /// The session has acquired the lock of a new term. A rollback removes the term, and must release the lock.
-    Bound { token: i64 },
-}
-
-static PENDING: SubxactList<PendingEffect> = SubxactList::new(undo);
+/// What the transaction has done with leases. A savepoint that is rolled back undoes its effects.
+static PENDING: SubxactList<Effect> = SubxactList::new(undo);
 
 /// The same, for questions.
 static EFFECTS: LazyLock<Mutex<Effects>> = LazyLock::new(|| Mutex::new(Effects::default()));
@@ -59,13 +52,9 @@ fn follow_transactions() {
 fn record(change: impl FnOnce(&mut Effects) -> Option<Effect>) {
     let effect = change(&mut EFFECTS.lock());
     if let Some(effect) = effect {
-        push(PendingEffect::Recorded(effect));
+        follow_transactions();
+        PENDING.push(effect);
     }
-}
-
-fn push(effect: PendingEffect) {
-    follow_transactions();
-    PENDING.push(effect);
 }
 
 /// A term has begun, or was extended or revoked: the commit waits for the disk and for synchronous standbys.
@@ -138,7 +127,7 @@ pub fn bind(name: &str, term: &HeldTerm, key: i64, lock_delay_us: i64) {
     terms.bound += 1;
     terms.by_token.insert(term.token, BoundTerm { name: name.to_owned(), slot: term.slot, key, lock_delay_us });
     drop(terms);
-    push(PendingEffect::Bound { token: term.token });
+    record(|_| Some(Effect::Bound { token: term.token }));
 }
 
 fn at_xact_event(event: pg_sys::XactEvent::Type) {
@@ -149,7 +138,7 @@ fn at_xact_event(event: pg_sys::XactEvent::Type) {
         pg_sys::XactEvent::XACT_EVENT_PRE_PREPARE if RUNNING.lock().changes_terms => errors::prepared().raise(),
         // Other sessions see the changed rows already.
         pg_sys::XactEvent::XACT_EVENT_COMMIT => end(|effect| {
-            if let PendingEffect::Recorded(Effect::Released { token, .. }) = effect {
+            if let Effect::Released { token, .. } = effect {
                 remove_bound(token);
             }
         }),
@@ -161,14 +150,14 @@ fn at_xact_event(event: pg_sys::XactEvent::Type) {
 }
 
 /// Undoes the newest effect, with the lock that it would leave behind.
-fn undo(effect: PendingEffect) {
+fn undo(effect: Effect) {
     match effect {
-        PendingEffect::Recorded(effect) => EFFECTS.lock().undo(&effect),
-        PendingEffect::Bound { token } => remove_bound(token),
+        Effect::Bound { token } => remove_bound(token),
+        effect => EFFECTS.lock().undo(&effect),
     }
 }
 
-fn end(finish: fn(PendingEffect)) {
+fn end(finish: fn(Effect)) {
     let conditions = std::mem::replace(&mut *RUNNING.lock(), Transaction::new()).conditions;
     PENDING.take().into_iter().rev().for_each(finish);
     *EFFECTS.lock() = Effects::default();

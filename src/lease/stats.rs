@@ -41,35 +41,28 @@ pub struct Counters {
     pub wait_us: AtomicU64,
 }
 
+impl Counters {
+    /// In the order of the columns of `idgen.stat_lease`.
+    fn all(&self) -> [&AtomicU64; 8] {
+        let Self { grants, take_overs, renewals, releases, fences, refused, probes, wait_us } = self;
+        [grants, take_overs, renewals, releases, fences, refused, probes, wait_us]
+    }
+}
+
 /// The counters: one row, or none unless the library was preloaded.
 #[pg_extern(sql = false)]
 fn stat_get_lease() -> SetOfIterator<'static, Composite<8>> {
     let row = COUNTERS.get().map(|counters| {
-        let of = |counter: &AtomicU64| DatumWithOid::from(counter.load(Relaxed) as i64);
-        let Counters { grants, take_overs, renewals, releases, fences, refused, probes, wait_us } = counters;
-        let wait_time = datum::interval_of_us(wait_us.load(Relaxed) as i64).into();
-        Composite([
-            of(grants),
-            of(take_overs),
-            of(renewals),
-            of(releases),
-            of(fences),
-            of(refused),
-            of(probes),
-            wait_time,
-        ])
+        let mut columns = counters.all().map(|counter| DatumWithOid::from(counter.load(Relaxed) as i64));
+        columns[7] = datum::interval_of_us(counters.wait_us.load(Relaxed) as i64).into();
+        Composite(columns)
     });
     SetOfIterator::new(row)
 }
 
 /// Sets the counters to zero.
 pub fn reset() {
-    if let Some(Counters { grants, take_overs, renewals, releases, fences, refused, probes, wait_us }) = COUNTERS.get()
-    {
-        for counter in [grants, take_overs, renewals, releases, fences, refused, probes, wait_us] {
-            counter.store(0, Relaxed);
-        }
-    }
+    COUNTERS.get().into_iter().flat_map(Counters::all).for_each(|counter| counter.store(0, Relaxed));
 }
 
 /// The column `state`.

@@ -2,13 +2,13 @@
 
 use super::rows::column::*;
 use super::rows::{self, LEASE, LeaseRow, LeaseRows, LockedRow, ROWS, clock, clock_datum, is_current, slot_key};
-use super::{locks, stats};
+use super::stats;
 use crate::pg::advisory_lock::{AdvisoryLock, LockKind, Mode, Scope};
 use crate::pg::datum::{self, Text};
 use crate::pg::row::{Key, Wait};
 use crate::pg::spi::{ExtensionTable, Query, user};
-use crate::pg::system_clock;
 use crate::pg::xact::{self, Durability};
+use crate::pg::{session, system_clock};
 use crate::shmem::Part;
 use idgen_core::lease::FIRST_SHARED;
 use pgrx::datum::DatumWithOid;
@@ -44,6 +44,28 @@ impl HeldTerm {
         if self.session_key.is_some() { None } else { system_clock::wall_time_of_boot_us(self.ends_us) }
     }
 
+    /// A term that is about to begin.
+    fn new(slot: i32, holder: NewHolder, ttl_us: i64) -> Self {
+        let token = next_token();
+        if slot != 0 {
+            note_slot(token, slot);
+        }
+        Self {
+            slot,
+            token,
+            owner: holder.owner.map(str::to_owned),
+            acquired_at: datum::from_us_or_infinity(system_clock::now_us()),
+            ends_us: system_clock::boot_us().saturating_add(ttl_us),
+            depth: 1,
+            session_key: holder.bind_session.then(session::random_i64),
+        }
+    }
+
+    /// The column `session`.
+    fn server(&self) -> Option<i64> {
+        self.session_key.map(|_| session::server_start_us())
+    }
+
     /// The term of a row, with another end and depth.
     fn of(row: &LeaseRow, ends_us: i64, depth: i32) -> Self {
         Self {
@@ -58,47 +80,9 @@ impl HeldTerm {
     }
 }
 
-/// A term that is about to begin.
-struct NewTerm<'a> {
-    holder: NewHolder<'a>,
-    token: i64,
-    acquired_at: TimestampWithTimeZone,
-    ends_us: i64,
-    session: Option<(i64, i64)>,
-}
-
-impl<'a> NewTerm<'a> {
-    fn new(holder: NewHolder<'a>, ttl_us: i64) -> Self {
-        Self {
-            holder,
-            token: next_token(),
-            acquired_at: datum::from_us_or_infinity(system_clock::now_us()),
-            ends_us: system_clock::boot_us().saturating_add(ttl_us),
-            session: holder.bind_session.then(locks::new_binding),
-        }
-    }
-
-    fn held_in(self, slot: i32) -> HeldTerm {
-        if slot != 0 {
-            note_slot(self.token, slot);
-        }
-        HeldTerm {
-            slot,
-            token: self.token,
-            owner: self.holder.owner.map(str::to_owned),
-            acquired_at: self.acquired_at,
-            ends_us: self.ends_us,
-            depth: 1,
-            session_key: self.session.map(|(_, key)| key),
-        }
-    }
-}
-
 /// Begins a term in a slot, whose last one is over. No fence of that one is left: fences share the lock.
 pub fn take(locked: LockedRow, holder: NewHolder, ttl_us: i64) -> HeldTerm {
-    let slot = locked.row().value(SLOT);
-    let term = NewTerm::new(holder, ttl_us);
-    let (server, key) = term.session.unzip();
+    let term = HeldTerm::new(locked.row().value(SLOT), holder, ttl_us);
     locked.update(&[
         (TOKEN, term.token.into_datum()),
         (DEPTH, 1.into_datum()),
@@ -110,10 +94,10 @@ pub fn take(locked: LockedRow, holder: NewHolder, ttl_us: i64) -> HeldTerm {
         (ENDS_US, term.ends_us.into_datum()),
         (CLOCK, clock_datum()),
         (REVOKED, false.into_datum()),
-        (SESSION, server.into_datum()),
-        (SESSION_KEY, key.into_datum()),
+        (SESSION, term.server().into_datum()),
+        (SESSION_KEY, term.session_key.into_datum()),
     ]);
-    term.held_in(slot)
+    term
 }
 
 static INSERT: Query = LEASE.query(
@@ -125,10 +109,9 @@ static INSERT: Query = LEASE.query(
 
 /// Inserts a row with a term. `None` if another transaction has inserted it.
 pub fn insert(name: &str, slot: i32, holder: NewHolder, ttl_us: i64) -> Option<HeldTerm> {
-    let term = NewTerm::new(holder, ttl_us);
+    let term = HeldTerm::new(slot, holder, ttl_us);
     // SAFETY: a jsonb of the running call.
     let data = unsafe { DatumWithOid::new(holder.data, pg_sys::JSONBOID) };
-    let (server, key) = term.session.unzip();
     let args = [
         name.into(),
         slot.into(),
@@ -140,11 +123,10 @@ pub fn insert(name: &str, slot: i32, holder: NewHolder, ttl_us: i64) -> Option<H
         ttl_us.into(),
         term.ends_us.into(),
         clock().into(),
-        server.into(),
-        key.into(),
+        term.server().into(),
+        term.session_key.into(),
     ];
-    INSERT.write_latest(&args, |_| ()).pop()?;
-    Some(term.held_in(slot))
+    INSERT.write_latest(&args, |_| ()).pop().map(|()| term)
 }
 
 /// The fencing tokens of the database.
@@ -194,14 +176,14 @@ fn with_token_lock<R>(mode: Mode, work: impl FnOnce() -> R) -> R {
 fn with_term<R>(
     name: &str,
     token: i64,
-    work: impl Fn(&LeaseRows, &[Key], &dyn Fn(&LeaseRow) -> bool) -> Option<R>,
+    work: impl Fn(&LeaseRows, &[Key; 2], &dyn Fn(&LeaseRow) -> bool) -> Option<R>,
 ) -> Option<R> {
     let is_it = |row: &LeaseRow| is_current(row, token) && acts_as(row.value(ROLE));
     ROWS.write(|rows| with_slot(rows, name, token, |key| work(rows, key, &is_it)))
 }
 
 /// Works on the row of a token, where it is likely to be and then where it is.
-fn with_slot<R>(rows: &LeaseRows, name: &str, token: i64, work: impl Fn(&[Key]) -> Option<R>) -> Option<R> {
+fn with_slot<R>(rows: &LeaseRows, name: &str, token: i64, work: impl Fn(&[Key; 2]) -> Option<R>) -> Option<R> {
     let likely = noted_slot(token).unwrap_or(0);
     let other = || find_slot(rows, name, token).filter(|slot| *slot != likely);
     work(&slot_key(name, likely)).or_else(|| work(&slot_key(name, other()?)))
@@ -272,28 +254,24 @@ pub struct Released {
 /// transactions that have fenced by it. The row of an undefined lease, and that of a shared term, is deleted unless a
 /// transaction has fenced, so that such rows do not accumulate.
 pub fn release(name: &str, token: i64, is_defined: bool) -> Option<Released> {
-    let stays = |row: &LeaseRow| is_defined && row.value::<i32>(SLOT) < FIRST_SHARED;
     let released =
         |row: &LeaseRow| Released { depth: row.value::<i32>(DEPTH) - 1, slot: row.value(SLOT), owner: row.text(OWNER) };
-    let update = |rows: &LeaseRows, key: &[Key], is_wanted: &dyn Fn(&LeaseRow) -> bool| {
-        rows.update(key, |row| {
-            let released = is_wanted(row).then(|| released(row))?;
-            let values = match released.depth {
-                0 => rows::freed(false).to_vec(),
-                depth => vec![(DEPTH, depth.into_datum())],
-            };
-            Some((values, released))
-        })
+    let values = |released: &Released| match released.depth {
+        0 => rows::freed(false).to_vec(),
+        depth => vec![(DEPTH, depth.into_datum())],
     };
     with_term(name, token, |rows, key, is_it| {
-        let removed = || {
-            let is_removable = |row: &LeaseRow| is_it(row) && row.value::<i32>(DEPTH) == 1 && !stays(row);
-            let locked = rows.lock(key, Wait::Skip, is_removable)?;
+        let remove = || {
+            let locked = rows.lock(key, Wait::Skip, |row| is_it(row) && row.value::<i32>(DEPTH) == 1)?;
             let released = released(&locked.row());
             locked.delete();
             Some(released)
         };
-        update(rows, key, &|row| is_it(row) && stays(row)).or_else(removed).or_else(|| update(rows, key, is_it))
+        let stays = is_defined && matches!(key[1], Key::Int(..FIRST_SHARED));
+        let removed = if stays { None } else { remove() };
+        removed.or_else(|| {
+            rows.update(key, |row| is_it(row).then(|| released(row)).map(|released| (values(&released), released)))
+        })
     })
 }
 

@@ -114,7 +114,7 @@ fn renewals_beside_fences_cost_few_multixacts_and_leave_none() {
     let cluster = builder().conf("autovacuum", "off").conf("statement_timeout", "0").start_with_extension();
     let mut client = cluster.client();
     let token = acquire(&mut client, "'a', '1 day'").token;
-    let (is_over, renewals) = (AtomicBool::new(false), rounds(2000, 1_000_000));
+    let (is_over, renewals) = (AtomicBool::new(false), rounds(2000, 200_000));
     let (multixacts_before, members_before) = made(&mut client);
     std::thread::scope(|scope| {
         for _ in 0..FENCES {

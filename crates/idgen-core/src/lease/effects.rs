@@ -49,8 +49,10 @@ pub enum Effect {
     Fenced { fence: Fence, token: i64 },
     /// The row is locked otherwise: the term has begun or was extended.
     Locked { token: i64 },
-    /// The token no longer fences by these leases.
+    /// The token no longer fences by these leases. A term that is bound to the session gives up its lock when this commits.
     Released { token: i64, fences: Vec<Fence>, is_first: bool },
+    /// The session has acquired the lock of a new term. A rollback removes the term, and must release the lock. It is no answer.
+    Bound { token: i64 },
 }
 
 impl Effects {
@@ -86,7 +88,10 @@ impl Effects {
     /// Undoes the last effect that was recorded and not undone.
     pub fn undo(&mut self, effect: &Effect) {
         let token = match effect {
-            Effect::Fenced { token, .. } | Effect::Locked { token } | Effect::Released { token, .. } => *token,
+            Effect::Fenced { token, .. }
+            | Effect::Locked { token }
+            | Effect::Released { token, .. }
+            | Effect::Bound { token } => *token,
         };
         let term = self.terms.entry(token).or_default();
         match effect {
@@ -95,6 +100,7 @@ impl Effects {
                 self.forget_fence(fence);
             }
             Effect::Locked { .. } => term.is_locked = false,
+            Effect::Bound { .. } => {}
             Effect::Released { fences, is_first, .. } => {
                 term.is_released = !is_first;
                 term.fences.clone_from(fences);
