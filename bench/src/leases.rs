@@ -9,7 +9,7 @@ use crate::harness::server::{Server, wal_bytes};
 use crate::locking::{CLIENTS, Cycles, FAIR, FAIRNESS, TTL_S, WAITERS, contend, cycles};
 use crate::peers::etcd::{Etcd, EtcdLock, Leasing};
 use crate::peers::redis::{Redis, RedisLock};
-use crate::peers::sql::{HAND_MADE_LEASE, LOCK_ROW};
+use crate::peers::sql::{HAND_MADE_LEASE, LOCK_ROW, LOCK_WITH_TOKEN};
 use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, row, value};
 use postgres::Client;
 use std::io::{BufRead, BufReader, Write};
@@ -18,12 +18,13 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
-pub const PARTS: [Part; 5] = [
+pub const PARTS: [Part; 6] = [
     ("acquire and release", acquire_and_release),
     ("renewals", renewals),
     ("failed attempts", failed_attempts),
     ("the end of a holder", take_over),
     ("a contended lease", contended),
+    ("hand-over", hand_over),
 ];
 
 #[derive(Clone, Copy)]
@@ -328,4 +329,32 @@ fn name_with(waiters: u32) -> String {
 fn grants_and_probes(client: &mut Client) -> (f64, f64) {
     let row = row(client, "SELECT (grants + take_overs)::float8, probes::float8 FROM idgen.stat_lease");
     (row.get(0), row.get(1))
+}
+
+/// All clients want one lease, beside the least that a lock with a durable token costs: an advisory lock, and a row.
+fn hand_over(server: &Server, scale: &Scale, section: &mut Section) {
+    const LEASE: &str = "lease, name defined";
+    const BY_HAND: &str = "pg_advisory_lock and a row that is synced";
+    const COLUMNS: [&str; 2] = ["hand-overs per second", "fairness"];
+    server.cluster.execute("SELECT lease_define('handed over')");
+    let script = "SELECT token FROM lease_acquire('handed over') \\gset\nSELECT lease_release('handed over', :token)";
+    for &clients in scale.lease_clients.iter().filter(|clients| **clients > 1) {
+        let contenders = [(LEASE, script), (BY_HAND, LOCK_WITH_TOKEN)];
+        let measured = Comparison::measure(4 * scale.rounds, contenders, |script| {
+            contend(server, script, clients - 1, 2 * scale.seconds)
+        });
+        let [[rate, fairness], [by_hand, _]] = [LEASE, BY_HAND].map(|name| measured.of(name));
+        section.at_least(1.0, format!("{LEASE} / {BY_HAND} (rate, clients: {clients})"), rate / by_hand);
+        section.at_least(FAIR, format!("fairness of the lease, clients: {clients}"), fairness.clone());
+        section.add(measured.table(
+            format!("A lease handed over, clients: {clients}"),
+            format!(
+                "pgbench, prepared statements, {} s each. All clients want the same lease, and release it at once, in two \
+                 transactions. By hand, a function locks and then updates a row; its commit waits for the sync, as a \
+                 grant does, and the lock is released after it. It has neither a deadline nor a fence. {FAIRNESS}",
+                2 * scale.seconds
+            ),
+            COLUMNS,
+        ));
+    }
 }

@@ -15,9 +15,12 @@ pub fn create(server: &Server) {
          INSERT INTO counter VALUES (0);
          CREATE TABLE lock_row (name int PRIMARY KEY, token int);
          CREATE TABLE hand_made_lease (name text PRIMARY KEY, token bigint NOT NULL, expires_at timestamptz NOT NULL) \
-         WITH (fillfactor = 50)",
+         WITH (fillfactor = 50);
+         CREATE TABLE lock_token (token bigint NOT NULL) WITH (fillfactor = 50);
+         INSERT INTO lock_token VALUES (0)",
     );
     server.cluster.execute(PLPGSQL_NEXT);
+    server.cluster.execute(LOCK_AND_COUNT);
 }
 
 /// The usual snowflake in PL/pgSQL: the time, a shard number, and the low bits of a sequence.
@@ -60,3 +63,16 @@ pub const HAND_MADE_LEASE: &str = "INSERT INTO hand_made_lease AS lease VALUES (
      WHERE lease.expires_at <= clock_timestamp() RETURNING token \\gset\n\
      UPDATE hand_made_lease SET expires_at = '-infinity' WHERE name = 'bench:' || :client_id::text AND token = :token \
      RETURNING set_config('synchronous_commit', 'off', true)";
+
+/// Updates the row with a snapshot of its own, from after the wait.
+const LOCK_AND_COUNT: &str = "
+CREATE FUNCTION lock_and_count(OUT next bigint) LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM pg_advisory_lock(hashtextextended('bench', 0));
+  UPDATE lock_token SET token = token + 1 RETURNING token INTO next;
+END
+$$";
+
+/// An advisory lock for all clients, whose holder counts a durable token first.
+pub const LOCK_WITH_TOKEN: &str =
+    "SELECT next FROM lock_and_count() \\gset\nSELECT pg_advisory_unlock(hashtextextended('bench', 0))";
