@@ -333,18 +333,17 @@ fn grants_and_probes(client: &mut Client) -> (f64, f64) {
 
 /// All clients want one lease, beside the least that a lock with a durable token costs: an advisory lock, and a row.
 fn hand_over(server: &Server, scale: &Scale, section: &mut Section) {
-    const LEASE: &str = "lease, name defined";
     const BY_HAND: &str = "pg_advisory_lock and a row that is synced";
     const COLUMNS: [&str; 2] = ["hand-overs per second", "fairness"];
     server.cluster.execute("SELECT lease_define('handed over')");
     let script = "SELECT token FROM lease_acquire('handed over') \\gset\nSELECT lease_release('handed over', :token)";
     for &clients in scale.lease_clients.iter().filter(|clients| **clients > 1) {
-        let contenders = [(LEASE, script), (BY_HAND, LOCK_WITH_TOKEN)];
+        let contenders = [(JUDGED, script), (BY_HAND, LOCK_WITH_TOKEN)];
         let measured = Comparison::measure(4 * scale.rounds, contenders, |script| {
             contend(server, script, clients - 1, 2 * scale.seconds)
         });
-        let [[rate, fairness], [by_hand, _]] = [LEASE, BY_HAND].map(|name| measured.of(name));
-        section.at_least(1.0, format!("{LEASE} / {BY_HAND} (rate, clients: {clients})"), rate / by_hand);
+        let [[rate, fairness], [by_hand, _]] = [JUDGED, BY_HAND].map(|name| measured.of(name));
+        section.at_least(1.0, format!("{JUDGED} / {BY_HAND} (rate, clients: {clients})"), rate / by_hand);
         section.at_least(FAIR, format!("fairness of the lease, clients: {clients}"), fairness.clone());
         section.add(measured.table(
             format!("A lease handed over, clients: {clients}"),
