@@ -46,7 +46,7 @@ fn tests_in(markdown: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// True if the file has a function of this name with the attribute `#[test]`.
-fn is_test(file: &str, name: &str) -> bool {
+pub fn is_test(file: &str, name: &str) -> bool {
     if !root().join(file).is_file() {
         return false;
     }

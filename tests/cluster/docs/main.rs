@@ -15,6 +15,7 @@ mod names;
 mod pages;
 mod psql;
 mod shape;
+mod threats;
 
 use std::collections::BTreeSet;
 use std::fs;
