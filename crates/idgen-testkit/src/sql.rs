@@ -38,22 +38,6 @@ pub fn inner_statements(cluster: &Cluster, client: &mut Client, call: &str) -> O
     Some(cluster.log()[before..].matches("Query Text: ").count() - 1)
 }
 
-/// Creates operators of a user for these types in the schema public. Each call inserts the role that it runs as into the table
-/// `caught`, which has the columns who and what.
-pub fn plant_operators(maker: &mut Client, types: &[&str]) {
-    for name in types {
-        let function = format!(
-            "CREATE FUNCTION public.op(pg_catalog.{name}, pg_catalog.{name}) RETURNS bool LANGUAGE plpgsql
-             AS 'BEGIN INSERT INTO public.caught VALUES (current_user, ''operator of {name}''); RETURN true; END'"
-        );
-        execute(maker, &function);
-        for operator in ["=", "<>", "<", "<=", ">", ">=", "+", "-", "*", "/"] {
-            let both = format!("FUNCTION = public.op, LEFTARG = pg_catalog.{name}, RIGHTARG = pg_catalog.{name}");
-            execute(maker, &format!("CREATE OPERATOR public.{operator} ({both})"));
-        }
-    }
-}
-
 /// The first column of what a query returns.
 pub fn column<T: FromSqlOwned>(client: &mut Client, sql: &str) -> Vec<T> {
     let rows = client.query(sql, &[]).unwrap_or_else(|error| panic!("{sql}: {error:?}"));

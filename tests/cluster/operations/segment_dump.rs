@@ -49,39 +49,6 @@ pub const ROWS: &str = "SELECT concat_ws(' ', tag, step, stride, residue, owner,
      UNION ALL SELECT concat_ws(' ', pool, worker_id, owner, acquired_at, not_before, not_after)
                FROM idgen.worker_id ORDER BY 1";
 
-/// Only the owner of the database may copy rows out and in. No ordinary role may change them.
-#[test]
-fn ordinary_owner_of_a_database_can_copy_but_not_change_rows() {
-    let (cluster, _shop) = with_database_of_an_ordinary_role();
-    let mut keeper = cluster.client_as("shop", "keeper");
-    let mut drawer = cluster.client_as("shop", "drawer");
-    let tables = [
-        ("segment", 1),
-        ("lease_definition", 1),
-        ("worker_pool", 1),
-        ("worker_id", 2),
-        ("worker_history", 1),
-        ("public_key", 4),
-    ];
-    for (table, count) in tables {
-        assert_eq!(value::<i64>(&mut keeper, &format!("SELECT count(*) FROM idgen.{table}")), count);
-        for (privilege, keeper_may) in [
-            ("SELECT", true),
-            ("INSERT", true),
-            ("UPDATE", false),
-            ("DELETE", false),
-            ("TRUNCATE", false),
-            ("TRIGGER", false),
-        ] {
-            let may = format!("SELECT has_table_privilege('idgen.{table}', '{privilege}')");
-            assert_eq!(value::<bool>(&mut keeper, &may), keeper_may, "{privilege} on {table}");
-            // Every role may read the definitions of leases and pools.
-            let drawer_may = privilege == "SELECT" && matches!(table, "lease_definition" | "worker_pool");
-            assert_eq!(value::<bool>(&mut drawer, &may), drawer_may, "{privilege} on {table}");
-        }
-    }
-}
-
 /// A role that owns segments is dropped. On the server of the restore another role has its OID.
 #[test]
 fn segments_of_a_dropped_role_do_not_pass_to_another_role_smoke() {

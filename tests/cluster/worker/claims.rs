@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier, Mutex};
 
 use idgen_testkit::grants::epoch_us;
 use idgen_testkit::script::play;
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, plant_operators, value};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
 use idgen_testkit::{Builder, Cluster};
 use postgres::{Client, Config};
 
@@ -169,33 +169,4 @@ fn early_grant_sends_a_notice_with_the_time_to_wait() {
     let wait_ms: i64 = wait.strip_suffix(" s").expect("seconds").replace('.', "").parse().expect("three decimals");
     let left_ms = |us: i64| (granted.from_us - us + 999) / 1000;
     assert!((left_ms(after_us)..=left_ms(before_us)).contains(&wait_ms), "{wait}");
-}
-
-/// The functions read and write their tables with the rights of the extension's owner. A user's operators must not run there.
-#[test]
-fn operators_of_a_user_do_not_run_with_the_rights_of_the_extension() {
-    let (cluster, [mut dba]) = builder().start_with_clients();
-    execute(
-        &mut dba,
-        "CREATE ROLE maker LOGIN; GRANT CREATE ON SCHEMA public TO maker; GRANT EXECUTE ON FUNCTION worker_pool_define TO maker;
-         CREATE TABLE caught (who text, what text); GRANT INSERT ON caught TO public",
-    );
-    let mut maker = cluster.client_as("postgres", "maker");
-    plant_operators(&mut maker, &["int4", "int8", "text", "oid", "timestamptz", "interval", "numeric"]);
-    execute(&mut maker, "SET search_path = public, pg_catalog");
-    for sql in [
-        "SELECT worker_pool_define('p', count => 2), worker_pool_define('q', first => 5)",
-        "SELECT worker_acquire('p', 'a')",
-        "SELECT worker_acquire('q', prefer => 5)",
-        "SELECT worker_renew(pool, token, not_after) FROM idgen.workers WHERE pool OPERATOR(pg_catalog.=) 'p'",
-        "SELECT worker_confirm(pool, token) FROM idgen.workers",
-        "SELECT worker_release(pool, token, not_before) FROM idgen.workers WHERE pool OPERATOR(pg_catalog.=) 'p'",
-        "SELECT worker_correct('q', 5, force => true), worker_pool_alter('p', count => 3)",
-        "SELECT worker_move('p', 'q')",
-        "SELECT worker_pool_drop('q')",
-        "SELECT count(*) FROM idgen.checks",
-    ] {
-        execute(&mut maker, sql);
-    }
-    assert_eq!(value::<i64>(&mut dba, "SELECT count(*) FROM caught WHERE who <> 'maker'"), 0);
 }

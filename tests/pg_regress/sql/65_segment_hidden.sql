@@ -26,21 +26,6 @@ SELECT segment_alter('secret', owner => 'idgen_stranger');
 SET ROLE idgen_stranger;
 SELECT last_id FROM idgen.stat_get_segment() ORDER BY last_id;
 RESET ROLE;
-
--- tokens of leases and worker ids
-SELECT token > 0 AS held FROM lease_acquire('hidden job', ttl => '1 hour');
-SELECT worker_pool_define('hidden pool', count => 2, ttl => '1 hour');
-SELECT worker_id FROM worker_acquire('hidden pool');
-SET ROLE idgen_stranger;
-SELECT name FROM idgen.leases WHERE name LIKE 'hidden%' AND show(token) ORDER BY name;
-SELECT pool FROM idgen.workers WHERE show(token);
-SELECT * FROM idgen.lease;
-SELECT token FROM idgen.worker_id;
-RESET ROLE;
-
-DELETE FROM idgen.lease;
-DELETE FROM idgen.worker_pool;
-DELETE FROM idgen.worker_id;
 SELECT segment_drop('open'), segment_drop('secret');
 DROP FUNCTION show(anyelement);
 DROP ROLE idgen_stranger;

@@ -46,20 +46,6 @@ fn own_by_server(file: &Path, like: &Path) {
     std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600)).expect("the mode is set");
 }
 
-/// Ordinary roles can neither see the connection string nor change the pool.
-#[test]
-fn ordinary_role_cannot_see_or_set_the_coordinator() {
-    let cluster = builder().conf("idgen.coordinator", "password=hidden").start_with_extension();
-    cluster.execute("CREATE ROLE ordinary LOGIN");
-    let mut client = cluster.client_as("postgres", "ordinary");
-    expect_error(&mut client, "SHOW idgen.coordinator", "42501");
-    expect_error(&mut client, "SET idgen.worker_pool = 'p'", "55P02");
-    expect_error(&mut client, "ALTER SYSTEM SET idgen.coordinator = ''", "42501");
-    let all: String = value(&mut client, "SELECT string_agg(setting, ' ') FROM pg_settings WHERE name ~ 'idgen'");
-    let status: String = value(&mut client, "SELECT idgen.status()::text || (SELECT s::text FROM idgen.stat_worker s)");
-    assert!(!all.contains("hidden") && !status.contains("hidden"), "{all} {status}");
-}
-
 /// A session that waits for the coordinator's first answer can be cancelled, and the server stopped.
 #[test]
 fn silent_coordinator_blocks_neither_a_cancel_nor_a_stop_smoke() {
