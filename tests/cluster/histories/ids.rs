@@ -42,7 +42,7 @@ fn id(row: &Row) -> [i64; 1] {
     [row.get(0)]
 }
 
-fn draw(storm: &Storm, index: usize, draws: &[Draws<i64>; 3]) {
+pub fn draw(storm: &Storm, index: usize, draws: &[Draws<i64>; 3]) {
     let layout = index % LAYOUTS.len();
     while let Some(mut session) = storm.connect(DATABASES[index % 2]) {
         while storm.goes_on() {
@@ -57,6 +57,23 @@ fn draw(storm: &Storm, index: usize, draws: &[Draws<i64>; 3]) {
     }
 }
 
+pub fn set_up(cluster: &Cluster) {
+    cluster.execute("CREATE DATABASE other");
+    execute(&mut cluster.client_in("other"), "CREATE EXTENSION idgen");
+    for (database, layout) in DATABASES.iter().flat_map(|database| LAYOUTS.map(|layout| (database, layout))) {
+        let table = format!("CREATE TABLE {layout} (id bigint PRIMARY KEY DEFAULT snowflake_next('{layout}'))");
+        execute(&mut cluster.client_in(database), &table);
+    }
+}
+
+pub fn judge(draws: [Draws<i64>; 3]) {
+    for (layout, draws) in LAYOUTS.iter().zip(draws) {
+        let verdict = order::judge(&draws.into_draws());
+        println!("{layout}: {verdict}");
+        verdict.assert_clean(layout);
+    }
+}
+
 fn run(cluster: &Cluster, draws: &[Draws<i64>; 3], wanted: usize, faults: &[Fault]) {
     let storm = Storm::new(cluster);
     let fewest = || draws.iter().map(Draws::count).min().unwrap_or(0);
@@ -66,12 +83,7 @@ fn run(cluster: &Cluster, draws: &[Draws<i64>; 3], wanted: usize, faults: &[Faul
 #[test]
 fn ids_of_each_layout_are_unique_and_in_real_time_order() {
     let cluster = Cluster::builder().fake_clock().start_with_extension();
-    cluster.execute("CREATE DATABASE other");
-    execute(&mut cluster.client_in("other"), "CREATE EXTENSION idgen");
-    for (database, layout) in DATABASES.iter().flat_map(|database| LAYOUTS.map(|layout| (database, layout))) {
-        let table = format!("CREATE TABLE {layout} (id bigint PRIMARY KEY DEFAULT snowflake_next('{layout}'))");
-        execute(&mut cluster.client_in(database), &table);
-    }
+    set_up(&cluster);
     let standby = cluster.standby_builder().fake_clock().start();
     let draws: [Draws<i64>; 3] = Default::default();
     let wanted = rounds(40_000, 1_000_000);
@@ -82,9 +94,5 @@ fn ids_of_each_layout_are_unique_and_in_real_time_order() {
     standby.clock().set_offset_ms(-3_000);
     standby.promote();
     run(&standby, &draws, wanted / 2, &repeat(&FAULTS, rounds(5, 40)));
-    for (layout, draws) in LAYOUTS.iter().zip(draws) {
-        let verdict = order::judge(&draws.into_draws());
-        println!("{layout}: {verdict}");
-        verdict.assert_clean(layout);
-    }
+    judge(draws);
 }

@@ -80,7 +80,7 @@ const FAULTS: [Fault; 10] = [
 ];
 
 #[derive(Default)]
-struct Record {
+pub struct Record {
     calls: Recorder<(Name, Op), Answer>,
     /// With their lanes.
     revocations: Recorder<(u32, Op), Answer>,
@@ -212,7 +212,7 @@ fn ttl() -> Ns {
     TTL.as_nanos() as Ns - 1_000
 }
 
-fn hold(storm: &Storm, record: &Record) {
+pub fn hold(storm: &Storm, record: &Record) {
     while let Some(mut session) = storm.connect("postgres") {
         let mut holder = Holder { record, number: record.calls.number(), answered: now() };
         while storm.goes_on() {
@@ -260,7 +260,7 @@ fn grants(calls: &[Call<(Name, Op), Answer>], name: Name) -> Vec<Draw<Token>> {
     granted.collect()
 }
 
-fn judge(client: &mut Client, record: Record) -> Verdict {
+pub fn judge(client: &mut Client, record: Record) -> Verdict {
     let (calls, revocations) = (record.calls.into_calls(), record.revocations.into_calls());
     println!(
         "revocations: {}",
@@ -284,6 +284,14 @@ fn judge(client: &mut Client, record: Record) -> Verdict {
     verdict
 }
 
+pub fn set_up(client: &mut Client) {
+    for name in Name::all() {
+        let (text, slots, ttl) = (name.text(), name.slots(), TTL.as_millis());
+        execute(client, &format!("SELECT lease_define('{text}', {slots}, '{ttl} ms')"));
+    }
+    appends::create_list(client, LANES * GROUPS);
+}
+
 fn run(cluster: &Cluster, record: &Record, wanted: usize, faults: &[Fault]) {
     let storm = Storm::new(cluster);
     storm.run(SESSIONS, |_| hold(&storm, record), || record.calls.len(), wanted, faults);
@@ -293,13 +301,7 @@ fn run(cluster: &Cluster, record: &Record, wanted: usize, faults: &[Fault]) {
 fn leases_and_their_fences_are_linearizable() {
     let builder = Cluster::builder().fake_clock().conf("fsync", "off").conf("wal_retrieve_retry_interval", "100 ms");
     let cluster = builder.start_with_extension();
-    let mut client = cluster.client();
-    for name in Name::all() {
-        let (text, slots, ttl) = (name.text(), name.slots(), TTL.as_millis());
-        execute(&mut client, &format!("SELECT lease_define('{text}', {slots}, '{ttl} ms')"));
-    }
-    appends::create_list(&mut client, LANES * GROUPS);
-    drop(client);
+    set_up(&mut cluster.client());
     let record = Record::default();
     let wanted = rounds(6_000, 1_000_000);
     run(&cluster, &record, wanted * 2 / 3, &repeat(&FAULTS, rounds(20, 200)));

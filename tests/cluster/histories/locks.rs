@@ -26,7 +26,7 @@ const FAULTS: [Fault; 8] = [
 ];
 
 /// Calls with the number of their name.
-type Calls = Recorder<(usize, Op), Answer>;
+pub type Calls = Recorder<(usize, Op), Answer>;
 
 /// The answer of a statement that returns a boolean.
 fn ask(client: &mut Client, sql: &str, yes: Answer, no: Answer) -> Result<Answer, Error> {
@@ -101,7 +101,7 @@ impl Locker<'_> {
     }
 }
 
-fn lock(storm: &Storm, calls: &Calls) {
+pub fn lock(storm: &Storm, calls: &Calls) {
     while let Some(mut session) = storm.connect("postgres") {
         let mut locker = Locker { calls, number: calls.number(), answered: now() };
         while storm.goes_on() && locker.cycle(&mut session.client).is_some() {}
@@ -120,6 +120,10 @@ fn named_locks_are_linearizable() {
     let (calls, storm) = (Calls::default(), Storm::new(&cluster));
     let faults = repeat(&FAULTS, rounds(16, 160));
     storm.run(SESSIONS, |_| lock(&storm, &calls), || calls.len(), rounds(20_000, 1_000_000), &faults);
+    judge(calls);
+}
+
+pub fn judge(calls: Calls) {
     let mut by_name = vec![Vec::new(); NAMES];
     let mut granted = 0;
     for call in calls.into_calls() {

@@ -3,6 +3,7 @@
 
 mod appends;
 mod controls;
+mod everything;
 mod ids;
 mod leases;
 mod locks;

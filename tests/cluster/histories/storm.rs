@@ -19,6 +19,9 @@ pub enum Fault {
     KillBackend,
     KillPostmaster,
     Immediate,
+    Reload,
+    Checkpoint,
+    Vacuum,
     /// The wall clock is set to so many milliseconds ahead of the true one.
     Clock(i64),
 }
@@ -129,6 +132,9 @@ impl<'a> Storm<'a> {
                 self.cluster.stop(Stop::Immediate);
                 self.cluster.start_again();
             }
+            Fault::Reload => self.cluster.reload(),
+            Fault::Checkpoint => self.cluster.execute("CHECKPOINT"),
+            Fault::Vacuum => self.cluster.execute("VACUUM (FREEZE, ANALYZE)"),
             Fault::Clock(offset_ms) => self.cluster.clock().set_offset_ms(offset_ms),
             _ => self.hit_a_session(fault),
         }

@@ -159,7 +159,7 @@ fn hold(client: &mut Client, statements: &Statements, told: &Told) -> Result<(),
     Ok(())
 }
 
-fn take_part(storm: &Storm, told: &Told) {
+pub fn take_part(storm: &Storm, told: &Told) {
     while let Some(mut session) = storm.connect("postgres") {
         let prepared = Statements::prepare(&mut session.client);
         while let Ok(statements) = &prepared
@@ -175,6 +175,10 @@ fn take_part(storm: &Storm, told: &Told) {
     }
 }
 
+pub fn set_up(cluster: &Cluster) {
+    cluster.execute(&format!("SELECT worker_pool_define('p', count => {SESSIONS}, ttl => '{TTL_MS} ms')"));
+}
+
 fn run(cluster: &Cluster, told: &Told, wanted: usize, faults: &[Fault]) {
     let storm = Storm::new(cluster);
     storm.run(SESSIONS, |_| take_part(&storm, told), || told.count(), wanted, faults);
@@ -184,7 +188,7 @@ fn run(cluster: &Cluster, told: &Told, wanted: usize, faults: &[Fault]) {
 fn id_times_of_worker_ids_are_told_to_one_holder() {
     let builder = Cluster::builder().fake_clock().conf("fsync", "off").conf("idgen.worker_max_lead", "10s");
     let cluster = builder.start_with_extension();
-    cluster.execute(&format!("SELECT worker_pool_define('p', count => {SESSIONS}, ttl => '{TTL_MS} ms')"));
+    set_up(&cluster);
     let told = Told::default();
     let wanted = rounds(6_000, 1_000_000);
     run(&cluster, &told, wanted / 2, &repeat(&FAULTS, rounds(20, 100)));
