@@ -66,7 +66,7 @@ impl Cluster {
         let postmaster = Pid::from_raw(self.pid_of_postmaster());
         let workers = children(postmaster).into_iter().filter(|pid| Process::title(*pid).contains(": idgen "));
         let found = workers.chain([postmaster]).filter_map(|pid| {
-            let title = Process::title(pid).trim_end_matches(['\0', ' ']).to_owned();
+            let title = Process::title(pid).replace('\0', " ").trim_end().to_owned();
             Some(((pid.as_raw(), title), Resources::of(pid.as_raw())?))
         });
         found.collect()

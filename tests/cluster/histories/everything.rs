@@ -5,6 +5,7 @@
 //! The length is a number of short sessions, so it is known: half a minute, or five minutes for each of the `ROUNDS` of a soak:
 //! `make soak ROUNDS=12` has an hour of it.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -41,6 +42,9 @@ const FAULTS: [Fault; 10] = [
 /// Those that end no background worker.
 const CALM: [Fault; 5] = [Fault::Terminate, Fault::Reload, Fault::Cancel, Fault::Vacuum, Fault::Checkpoint];
 
+/// The resources of processes at one time.
+type Sample = BTreeMap<(i32, String), Resources>;
+
 /// What the sessions have seen.
 #[derive(Default)]
 struct Seen {
@@ -56,6 +60,8 @@ struct Seen {
     texts: Mutex<Vec<texts::Op>>,
     reads: Mutex<Vec<Read>>,
     short: AtomicUsize,
+    /// In the calm stretch, when the server is not restarted.
+    samples: Mutex<Option<Vec<Sample>>>,
 }
 
 const SESSIONS: usize = 24;
@@ -98,8 +104,11 @@ impl Seen {
             let answered =
                 session.client.query_one("SELECT segment_next('local'), snowflake_next(), idgen.status()", &[]);
             storm.forget(session.pid);
-            self.short.fetch_add(usize::from(answered.is_ok()), Ordering::Relaxed);
             drop(session);
+            if answered.is_ok() && self.short.fetch_add(1, Ordering::Relaxed).is_multiple_of(5) {
+                let mut samples = self.samples.lock().expect("one sampler");
+                samples.iter_mut().for_each(|samples| samples.push(storm.cluster.resources()));
+            }
             std::thread::sleep(PACE);
         }
     }
@@ -183,25 +192,26 @@ fn coordinator() -> Cluster {
     worker_ids::set_up(&cluster);
     cluster.execute(
         "SELECT worker_pool_define('servers', first => 100, count => 50, ttl => '5 s');
-         SELECT segment_create('local'), segment_create('fleet', step => 10), public_id_define('p', 'long');
+         SELECT segment_create('local', max_step => 1000), segment_create('fleet', step => 10), public_id_define('p', 'long');
          CREATE TABLE event (id bigint PRIMARY KEY DEFAULT snowflake_next())",
     );
     cluster
 }
 
-/// No process that lives at both times has grown.
-fn assert_flat(cluster: &Cluster, worker: &str, run: impl FnOnce()) {
-    let before = cluster.resources();
-    run();
-    let after = cluster.resources();
-    let mut kinds = Vec::new();
-    for ((process, earlier), later) in before.iter().filter_map(|entry| Some((entry, after.get(entry.0)?))) {
-        println!("{process:?}: {earlier}, then {later}");
-        assert_eq!(earlier.growth_to(*later), [""; 0], "{process:?}: {earlier}, then {later}");
-        kinds.push(&process.1);
+/// No process has grown from the first to the last time that it was seen. Processes of these kinds were seen twice.
+fn assert_flat(samples: &[Sample], kinds: &[&str]) {
+    let mut lives = BTreeMap::<_, (Resources, Option<Resources>)>::new();
+    for (process, now) in samples.iter().flatten() {
+        lives.entry(process).and_modify(|(_, last)| *last = Some(*now)).or_insert((*now, None));
     }
-    for kind in ["bin/postgres", "idgen keeper", worker] {
-        assert!(kinds.iter().any(|title| title.contains(kind)), "no {kind} has lived on: {kinds:?}");
+    lives.retain(|_, (_, last)| last.is_some());
+    for ((pid, title), (first, last)) in &lives {
+        let last = last.expect("seen twice");
+        println!("{pid} {title}: {first}, then {last}");
+        assert_eq!(first.growth_to(last), [""; 0], "{pid} {title}: {first}, then {last}");
+    }
+    for kind in kinds {
+        assert!(lives.keys().any(|(_, title)| title.contains(kind)), "no {kind} has lived on");
     }
 }
 
@@ -230,9 +240,12 @@ fn everything_at_once_keeps_every_promise_and_leaks_nothing() {
         cluster.stop(Stop::Immediate);
         standby.promote();
         seen.run(&standby, wanted / 4, &CALM);
-        assert_flat(&server, "idgen supply", || {
-            assert_flat(&standby, "idgen refill", || seen.run(&standby, wanted / 4, &repeat(&CALM, rounds(5, 30))));
-        });
+        let warm = server.resources();
+        *seen.samples.lock().expect("no thread panicked") = Some(Vec::new());
+        seen.run(&standby, wanted / 4, &repeat(&CALM, rounds(5, 30)));
+        assert_flat(&[warm, server.resources()], &["bin/postgres", "idgen keeper", "idgen supply"]);
+        let samples = seen.samples.lock().expect("no thread panicked").take().expect("the calm stretch");
+        assert_flat(&samples, &["bin/postgres", "idgen keeper", "idgen refill"]);
         // The fleet's server gets ids and values from the new coordinator.
         for draws in [&seen.shared[1], &seen.other] {
             let before = draws.count();
