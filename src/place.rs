@@ -31,17 +31,19 @@ pub fn begin() {
     HAS_BEGUN.store(true, Relaxed);
     // SAFETY: a flag that is set earlier.
     let is_upgrade = unsafe { pg_sys::IsBinaryUpgrade };
+    let follows_other_wal =
+        life::starts_from_other_wal(|name| fs::exists(name).unwrap_or(false), recovery::ended_in_recovery());
     let recorded = match fs::read_to_string(PATH) {
         Ok(text) => Some(Life::parse(&text)),
         // pg_upgrade resets WAL. A new cluster gets its file at the first start of its own.
         Err(error) if error.kind() == ErrorKind::NotFound && !is_upgrade => None,
-        Err(_) if starts_from_other_wal() => None,
+        Err(_) if follows_other_wal => None,
         Err(_) => return,
     };
     if !is_upgrade {
         xact::at_exit(at_exit);
     }
-    let (life, wal) = next_life(recorded.as_ref());
+    let (life, wal) = next_life(recorded.as_ref(), follows_other_wal);
     let life = Life { checkpoint: life.checkpoint.filter(|_| !is_upgrade), ..life };
     if recorded.as_ref() == Some(&life) {
         return;
@@ -53,22 +55,17 @@ pub fn begin() {
         written = recovery::replace_file(WAL_LOST, life.number.as_bytes());
     }
     if let Err(error) = written.and_then(|()| recovery::replace_file(PATH, life.to_string().as_bytes())) {
-        // The earlier number would vouch for the data. Without one, this server grants nothing.
-        let _ = fs::remove_file(PATH);
+        // The earlier number would vouch for the data. Without one, this server grants nothing, and ids begin past the label.
+        let _ = fs::remove_file(PATH).and_then(|()| recovery::sync_directory("."));
         error::place_not_written(PATH, &error).warn();
     }
 }
 
-/// True if the data may be another server's, or a backup. In the postmaster before recovery begins.
-pub fn starts_from_other_wal() -> bool {
-    life::starts_from_other_wal(|name| fs::exists(name).unwrap_or(false), recovery::ended_in_recovery())
-}
-
 /// The life that this start continues or begins, and what it finds.
-fn next_life(recorded: Option<&Life>) -> (Life, Wal) {
+fn next_life(recorded: Option<&Life>, follows_other_wal: bool) -> (Life, Wal) {
     let boot = system_clock::boot_clock_name().unwrap_or_default();
     let start = Start {
-        follows_other_wal: starts_from_other_wal(),
+        follows_other_wal,
         system: recovery::system_identifier(),
         is_shut_down: recovery::is_shut_down(),
         checkpoint: recovery::checkpoint_position(),

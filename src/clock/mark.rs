@@ -10,7 +10,7 @@ use crate::{place, settings};
 use idgen_core::clock::label::MarkLabel;
 use idgen_core::clock::port::{Event, HighWater, Port, WaitFor, Written};
 use idgen_core::clock::record::{Found, Record};
-use idgen_core::clock::start::{self, Commits, Evidence};
+use idgen_core::clock::start::{Commits, Evidence};
 use idgen_core::clock::{labelling, moves};
 use idgen_core::generator::GeneratorTable;
 use pgrx::prelude::*;
@@ -24,7 +24,7 @@ pub fn ensure_begun() {
     let state = STATE.require();
     if !moves::is_ready(&state.high_water) {
         // Before the lock: this reads other files and a catalog, may run a query, and may raise.
-        let evidence = evidence(state);
+        let evidence = evidence();
         or_raise(moves::begin(&Process(state), &evidence));
     }
 }
@@ -82,6 +82,10 @@ impl Port for Process<'_> {
 
     fn system_identifier(&self) -> u64 {
         recovery::system_identifier()
+    }
+
+    fn life(&self) -> String {
+        place::number().to_owned()
     }
 
     fn boot_us(&self) -> i64 {
@@ -198,28 +202,13 @@ pub fn at_exit(code: i32) {
     }
 }
 
-/// In the postmaster before recovery begins.
-pub fn begin() {
-    let state = STATE.require();
-    if !place::starts_from_other_wal() {
-        return;
-    }
-    state.high_water.is_replayed.store(true, Relaxed);
-    // SAFETY: the postmaster has no children when it initialises shared memory.
-    if let Err(error) =
-        unsafe { FILE.without_other_processes(|written| moves::note_recovery(&Process(state), written)) }
-    {
-        // A start must not fail for it. Drawing reports what is wrong with the file.
-        file::high_water(error).warn();
-    }
-}
-
 /// The evidence about the time before this start. In a transaction; without a label this runs a query.
-fn evidence(state: &State) -> Evidence {
+fn evidence() -> Evidence<'static> {
     let label = label::read();
     Evidence {
         wall_ms: system_clock::wall_ms(),
-        is_replayed: start::is_replayed(state.high_water.is_replayed.load(Relaxed), label, recovery::timeline()),
+        life: place::number(),
+        is_promoted: label.is_some_and(|label| label.timeline != recovery::timeline()),
         label_ms: label.map(|label| label.until_ms),
         commits: Commits {
             checkpoint_ms: recovery::checkpoint_ms(),

@@ -281,10 +281,7 @@ fn unusable() -> Option<file::FileError> {
 /// While the postmaster preloads libraries.
 pub fn init() {
     shmem::register(&[&STATE, &FILE, &GENERATORS]);
-    shmem::at_startup(|| {
-        mark::begin();
-        xact::at_exit(mark::at_exit);
-    });
+    shmem::at_startup(|| xact::at_exit(mark::at_exit));
     // In the postmaster, from which all processes inherit it.
     xact::on_xact_event(|_| mark::at_xact_event());
 }

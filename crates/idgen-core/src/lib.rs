@@ -3,7 +3,7 @@
 //! The crate reads no clock, does no I/O and knows no PostgreSQL. Callers pass the time, the rows and the limits, and get
 //! a decision as a value. The extension reads settings, clocks and shared memory, calls this crate and acts on the result.
 //!
-//! Imports between modules: layout from snowflake; clock from generator; generator from snowflake and layout; generator and
+//! Imports between modules: layout from snowflake; clock from generator and coordinator; generator from snowflake and layout; generator and
 //! segment from tenancy; segment and worker from history; public_id from text; history, segment and worker from coordinator.
 //! The other modules import nothing of each other.
 

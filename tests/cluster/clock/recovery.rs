@@ -1,10 +1,13 @@
 //! Promotion of a server whose clock is behind that of the old primary.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use idgen_testkit::ids::{assert_distinct, assert_increasing, count_repeated, last};
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, value};
-use idgen_testkit::{Builder, Cluster, rounds};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, row, value};
+use idgen_testkit::{Builder, Cluster, chown_to_server, high_water, private_dir, rounds, run};
 use postgres::Client;
 
 use crate::{builder, draw_one, ms, time_of};
@@ -203,4 +206,50 @@ fn failover_right_after_borrowing_repeats_no_id() {
         let first = draw_one(&mut client, "js53");
         assert!(first.id > other, "{} after {other}", first.id);
     }
+}
+
+/// The ids are past the mark in the copied file, and within the label that it allows. Recovery removes what shows that the
+/// data are a backup's, so the first start has to note that elsewhere than in this file.
+#[test]
+fn backup_whose_first_start_cannot_write_the_file_repeats_no_id() {
+    let primary = primary();
+    primary.clock().set_offset_ms(HOUR_MS);
+    let set_clock_ms = |time_ms: i64| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
+        primary.clock().set_offset_ms(time_ms - now.as_millis() as i64);
+    };
+    insert(&mut primary.client(), 10);
+    let copied_ms = high_water::mark_ms(&primary);
+    let (dir, mut client) = (private_dir(), primary.client());
+    let backup = dir.path().join("backup");
+    execute(&mut client, "SELECT pg_backup_start('backup', true)");
+    run(primary.program("/bin/cp").arg("-a").arg(primary.data_dir()).arg(&backup));
+    std::fs::remove_file(backup.join("postmaster.pid")).expect("the file of a running server");
+
+    // The next label is not written.
+    let mut holder = primary.client();
+    execute(&mut holder, "BEGIN; LOCK TABLE pg_shseclabel IN SHARE UPDATE EXCLUSIVE MODE");
+    set_clock_ms(copied_ms - 3 * SECOND_MS / 2);
+    insert(&mut primary.client(), 10);
+    assert!(high_water::mark_ms(&primary) > copied_ms + SECOND_MS, "the mark has moved");
+    set_clock_ms(copied_ms + SECOND_MS / 2);
+    let replicated = insert(&mut primary.client(), 10);
+    assert!(time_of(&mut client, replicated[0], "snowflake") >= copied_ms);
+    let label: String = row(&mut client, "SELECT labelfile FROM pg_backup_stop()").get(0);
+    let label_file = backup.join("backup_label");
+    std::fs::write(&label_file, label).expect("a directory of the test");
+    chown_to_server(&label_file);
+    primary.kill9_postmaster();
+    let copy_wal = "cp $0/pg_wal/0* $1/pg_wal";
+    run(primary.program("/bin/sh").arg("-c").arg(copy_wal).arg(primary.data_dir()).arg(&backup));
+
+    let server = primary.restored(&backup);
+    let file = high_water::file(&server);
+    let set_mode = |mode| std::fs::set_permissions(&file, Permissions::from_mode(mode)).expect("a file of the server");
+    set_mode(0o400);
+    server.start_again();
+    server.kill9_postmaster();
+    set_mode(0o600);
+    server.start_again();
+    assert_ids_continue(&server, &replicated);
 }

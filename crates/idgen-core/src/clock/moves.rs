@@ -57,8 +57,8 @@ fn begin_at_floor<P: Port>(
     let state = port.high_water();
     let found = port.read()?;
     let floor_ms = evidence.floor_ms(found.as_ref());
-    let is_promised = found.as_ref().is_none_or(|found| found.record.mark_ms >= floor_ms && !found.record.in_recovery)
-        && !evidence.is_replayed;
+    let is_promised =
+        found.as_ref().is_none_or(|found| found.record.mark_ms >= floor_ms) && !evidence.is_replayed(found.as_ref());
     written.labels.latest_ms = evidence.label_ms.unwrap_or(i64::MIN);
     port.generators(|table| {
         table.raise_floor(floor_ms);
@@ -260,24 +260,11 @@ pub fn write<P: Port>(port: &P, written: &mut Written, mark_ms: i64) -> Result<(
         turn: written.turn + 1,
         mark_ms,
         system_identifier: port.system_identifier(),
-        in_recovery: false,
+        life: Some(port.life()),
         latest_label_ms,
         layout: port.layout(),
     };
     port.write(record, written)?;
     port.high_water().label.allowed_ms.store(latest_label_ms, Release);
     Ok(())
-}
-
-/// Writes down that this start replays another server's WAL: the mark is older than the data. Recovery removes the
-/// evidence, and a kill during the start must not: so the file says it, until a mark of this server replaces that. Before
-/// recovery begins. A file with a damaged record says as much by that, and keeps its records.
-pub fn note_recovery<P: Port>(port: &P, written: &mut Written) -> Result<(), P::Error> {
-    match port.read()? {
-        Some(found) if !found.record.in_recovery && !found.other_is_damaged => {
-            let record = Record { turn: found.record.turn + 1, in_recovery: true, ..found.record };
-            port.write(record, written)
-        }
-        _ => Ok(()),
-    }
 }

@@ -21,8 +21,6 @@ pub struct HighWater {
     pub(super) is_begun: SharedBool,
     /// The file promises that floor.
     pub(super) is_ready: SharedBool,
-    /// The server started from another server's WAL: its data may be newer than its file.
-    pub is_replayed: SharedBool,
 }
 
 /// The part of the state that is about the label.
@@ -49,7 +47,6 @@ impl HighWater {
             },
             is_begun: SharedBool::new(false),
             is_ready: SharedBool::new(false),
-            is_replayed: SharedBool::new(false),
         }
     }
 }
@@ -97,6 +94,8 @@ pub trait Port {
     /// The canonical form of `idgen.layout`.
     fn layout(&self) -> String;
     fn system_identifier(&self) -> u64;
+    /// The number of the life of the data, from `idgen_place`; empty if it is not known.
+    fn life(&self) -> String;
     /// CLOCK_BOOTTIME in microseconds.
     fn boot_us(&self) -> i64;
 

@@ -3,6 +3,7 @@
 //! Each record has two copies, so that damage to one block does not lose the newest mark: the older record does not
 //! tell how late that is.
 
+use crate::coordinator::has_followed_other_wal;
 use sha2::{Digest, Sha256};
 
 /// Bytes of one record: a disk sector, which most disks write atomically.
@@ -15,14 +16,16 @@ const OFFSETS: [[usize; 2]; 2] = [[0, BLOCK], [2 * BLOCK, 3 * BLOCK]];
 pub const FILE: usize = 3 * BLOCK + RECORD;
 
 const MAGIC: [u8; 8] = *b"idgenclk";
-const VERSION: u32 = 3;
-/// As idgen 0.14.0 wrote it: the same without the latest label.
+const VERSION: u32 = 4;
+/// As idgen 0.14.1 to 0.19.0 wrote it: with a byte for "in recovery" in place of the life.
+const VERSION_WITHOUT_LIFE: u32 = 3;
+/// As idgen 0.14.0 wrote it: without the latest label, too.
 const VERSION_WITHOUT_LABEL: u32 = 2;
-/// As idgen 0.2.0 wrote it: without the byte for "in recovery", too.
-const VERSION_WITHOUT_RECOVERY: u32 = 1;
 const CHECKSUM: usize = 32;
+/// Room for the number of a life.
+const LIFE: usize = 32;
 /// Room for the layout. A canonical spec has at most 130 characters.
-const LAYOUT: usize = RECORD - CHECKSUM - 8 - 4 - 8 - 8 - 8 - 1 - 8 - 2;
+const LAYOUT: usize = RECORD - CHECKSUM - 8 - 4 - 8 - 8 - 8 - 1 - LIFE - 8 - 2;
 
 /// One record of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +35,9 @@ pub struct Record {
     /// No id has this time or a later one (milliseconds since 1970).
     pub mark_ms: i64,
     pub system_identifier: u64,
-    /// The server then began a recovery from another server's WAL. Its data may be newer than the mark.
-    pub in_recovery: bool,
+    /// The number of the life of the data, as `idgen_place` had it. In another life the data may be newer than the mark.
+    /// `None` if an earlier release wrote the record.
+    pub life: Option<String>,
     /// No label that this server had written by then, or was about to write, is later. A later one in the catalog proves
     /// that the data is newer than the file. `i64::MAX` if an older release wrote the record.
     pub latest_label_ms: i64,
@@ -55,9 +59,20 @@ impl Record {
         OFFSETS[usize::from(self.turn.is_multiple_of(2))].map(|offset| offset as u64)
     }
 
-    /// Magic, version, turn, mark, system identifier, 1 if in recovery, latest label, length of the layout's text, text,
+    /// True if this server has written its data alone since it wrote the record. A start draws a number before it follows
+    /// other WAL, so one that is promoted or restored has another one; an empty one is not known.
+    pub fn continues_in(&self, life: &str) -> bool {
+        match &self.life {
+            Some(written) => !life.is_empty() && written == life,
+            None => !life.is_empty() && !has_followed_other_wal(life),
+        }
+    }
+
+    /// Magic, version, turn, mark, system identifier, latest label, lengths of the life's and the layout's text, both texts,
     /// and SHA-256 of all that. Numbers are little-endian.
     pub fn encode(&self) -> [u8; RECORD] {
+        let life = self.life.as_deref().unwrap_or_default().as_bytes();
+        let life = &life[..life.len().min(LIFE)];
         let layout = &self.layout.as_bytes()[..self.layout.len().min(LAYOUT)];
         let mut bytes = Vec::with_capacity(RECORD);
         bytes.extend(MAGIC);
@@ -65,9 +80,10 @@ impl Record {
         bytes.extend(self.turn.to_le_bytes());
         bytes.extend(self.mark_ms.to_le_bytes());
         bytes.extend(self.system_identifier.to_le_bytes());
-        bytes.push(u8::from(self.in_recovery));
         bytes.extend(self.latest_label_ms.to_le_bytes());
+        bytes.push(life.len() as u8);
         bytes.extend((layout.len() as u16).to_le_bytes());
+        bytes.extend(life);
         bytes.extend(layout);
         bytes.resize(RECORD - CHECKSUM, 0);
         let checksum = Sha256::digest(&bytes);
@@ -88,15 +104,19 @@ impl Record {
         let (system_identifier, rest) = rest.split_first_chunk()?;
         let version = u32::from_le_bytes(*version);
         let ([in_recovery], rest) = match version {
-            VERSION | VERSION_WITHOUT_LABEL => rest.split_first_chunk()?,
-            VERSION_WITHOUT_RECOVERY => (&[0], rest),
+            VERSION => (&[0], rest),
+            VERSION_WITHOUT_LIFE | VERSION_WITHOUT_LABEL => rest.split_first_chunk()?,
             _ => return None,
         };
         let (latest_label_ms, rest) = match version {
-            VERSION => rest.split_first_chunk()?,
-            _ => (&i64::MAX.to_le_bytes(), rest),
+            VERSION_WITHOUT_LABEL => (&i64::MAX.to_le_bytes(), rest),
+            _ => rest.split_first_chunk()?,
         };
+        let ([life], rest) = if version == VERSION { rest.split_first_chunk()? } else { (&[0], rest) };
         let (length, rest) = rest.split_first_chunk()?;
+        let (life, rest) = rest.split_at_checked(usize::from(*life))?;
+        // A recovery that an earlier release has noted belongs to no life.
+        let life = (version == VERSION || *in_recovery == 1).then_some(life);
         if *magic != MAGIC {
             return None;
         }
@@ -105,7 +125,7 @@ impl Record {
             turn: u64::from_le_bytes(*turn),
             mark_ms: i64::from_le_bytes(*mark_ms),
             system_identifier: u64::from_le_bytes(*system_identifier),
-            in_recovery: *in_recovery == 1,
+            life: life.map(|life| String::from_utf8(life.to_vec())).transpose().ok()?,
             latest_label_ms: i64::from_le_bytes(*latest_label_ms),
             layout: String::from_utf8(layout.to_vec()).ok()?,
         })

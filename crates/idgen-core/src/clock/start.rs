@@ -2,18 +2,21 @@
 
 use super::label::{MarkLabel, moved_ms};
 use super::record::Found;
+use crate::coordinator::has_followed_other_wal;
 
 /// Added to times by another server's clock: its ids may have been further ahead than they are after one crash.
 const MARGIN_MS: i64 = 10_000;
 
 /// The facts known when a server issues its first id after a start. All times in milliseconds since 1970.
 #[derive(Clone, Copy, Debug)]
-pub struct Evidence {
+pub struct Evidence<'a> {
     /// Counts only if a record of the file is damaged: no id need have been issued under this clock.
     pub wall_ms: i64,
-    /// The data may be newer than the file: this start replays another server's WAL, or an earlier one has, and this
-    /// server has issued nothing since. A file that was written in recovery says the same.
-    pub is_replayed: bool,
+    /// The number of the life of the data, from `idgen_place`.
+    pub life: &'a str,
+    /// The label is of an earlier timeline: the server was promoted, and has issued nothing since. The number shows it only
+    /// if idgen was preloaded while the server followed.
+    pub is_promoted: bool,
     /// The end of the last label in WAL, which this server has if it has the ids. `None` if there is none: no id was
     /// issued, or no worker could write the label.
     pub label_ms: Option<i64>,
@@ -32,19 +35,19 @@ pub struct Commits {
     pub prepared_ms: Option<i64>,
 }
 
-/// True if the data may be newer than the file. A label of an earlier timeline shows that the server was promoted, and has
-/// issued nothing since.
-pub fn is_replayed(is_noted: bool, label: Option<MarkLabel>, timeline: u32) -> bool {
-    is_noted || label.is_some_and(|label| label.timeline != timeline)
-}
+impl Evidence<'_> {
+    /// The data may be newer than the file: they are of another life. Without a file, nothing has ended this life.
+    pub fn is_replayed(&self, file: Option<&Found>) -> bool {
+        let continues = |found: &Found| found.record.continues_in(self.life);
+        self.is_promoted || !file.map_or_else(|| !has_followed_other_wal(self.life), continues)
+    }
 
-impl Evidence {
     /// The floor: no id issued earlier by this server, or by the primary it followed, has this time or a later one.
     ///
     /// A file that is intact, and not older than the data, gives it. Otherwise the label does, and without a label the
     /// times of commits: under a wrong clock, commits without ids would take the floor along.
     pub fn floor_ms(&self, file: Option<&Found>) -> i64 {
-        let is_replayed = self.is_replayed || file.is_some_and(|found| found.record.in_recovery);
+        let is_replayed = self.is_replayed(file);
         let known_ms = self.past_label_ms().unwrap_or_else(|| self.past_commits_ms(is_replayed));
         let Some(found) = file else {
             return known_ms;

@@ -18,14 +18,19 @@ const WINDOW_MS: i64 = 3000;
 /// How far ids are ahead of the clock, at most, after one crash.
 const AHEAD_MS: i64 = DRIFT_MS + WINDOW_MS + WINDOW_MS / 2;
 
+/// The life of the data, and one that follows other WAL.
+const OWN: &str = "0000000000000001";
+const REPLAYED: &str = "0000000000000002r";
+
 fn reading(wall_ms: i64, boot_ms: i64) -> Reading {
     Reading { wall_us: wall_ms * US_PER_MS, boot_us: boot_ms * US_PER_MS }
 }
 
-fn evidence(wall_ms: i64) -> Evidence {
+fn evidence(wall_ms: i64) -> Evidence<'static> {
     Evidence {
         wall_ms,
-        is_replayed: false,
+        life: OWN,
+        is_promoted: false,
         label_ms: None,
         commits: Commits { checkpoint_ms: wall_ms - 60_000, replayed_ms: None, prepared_ms: None },
         drift_ms: DRIFT_MS,
@@ -158,7 +163,7 @@ fn mark_moves_at_most_once_a_window() {
 fn record(turn: u64, mark_ms: i64) -> Record {
     let layout = Layout::parse("snowflake").unwrap().to_string();
     let system_identifier = 7_400_000_000_000_000_001;
-    Record { turn, mark_ms, system_identifier, in_recovery: false, latest_label_ms: mark_ms + AHEAD_MS, layout }
+    Record { turn, mark_ms, system_identifier, life: Some(OWN.to_owned()), latest_label_ms: mark_ms + AHEAD_MS, layout }
 }
 
 /// A file with these records, written in turn.
@@ -193,16 +198,17 @@ fn newest_record_of_the_file_counts() {
     }
 }
 
-/// As releases 0.2.0 and 0.14.0 wrote it: without the byte for "in recovery", and without the latest label.
+/// As releases 0.14.0 and 0.19.0 wrote it: without the latest label, and with a byte for "in recovery".
 #[test]
 fn records_of_earlier_formats_are_read() {
-    for version in [1u32, 2] {
+    for (version, in_recovery) in [(2u32, 0), (2, 1), (3, 0), (3, 1)] {
         let mut body = b"idgenclk".to_vec();
         body.extend(version.to_le_bytes());
         body.extend(7u64.to_le_bytes());
         body.extend(NOW_MS.to_le_bytes());
         body.extend(42u64.to_le_bytes());
-        body.extend(if version == 1 { &[][..] } else { &[1] });
+        body.push(in_recovery);
+        body.extend((version == 3).then_some(NOW_MS.to_le_bytes()).into_iter().flatten());
         body.extend(9u16.to_le_bytes());
         body.extend(b"snowflake");
         body.resize(record::RECORD - 32, 0);
@@ -212,10 +218,12 @@ fn records_of_earlier_formats_are_read() {
             turn: 7,
             mark_ms: NOW_MS,
             system_identifier: 42,
-            in_recovery: version == 2,
-            latest_label_ms: i64::MAX,
+            life: (in_recovery == 1).then(String::new),
+            latest_label_ms: if version == 2 { i64::MAX } else { NOW_MS },
             layout: "snowflake".to_owned(),
         };
+        let continues = [OWN, REPLAYED, ""].map(|life| record.continues_in(life));
+        assert_eq!(continues, [in_recovery == 0, false, false], "version {version}");
         assert_eq!(Record::decode(&body), Some(record), "version {version}");
     }
 }
@@ -231,10 +239,10 @@ fn longest_layout_fits_a_record() {
 proptest! {
     #[test]
     fn record_reads_back(
-        turn in any::<u64>(), mark_ms in any::<i64>(), system_identifier in any::<u64>(), in_recovery in any::<bool>(),
+        turn in any::<u64>(), mark_ms in any::<i64>(), system_identifier in any::<u64>(), life in "[0-9a-f]{16}r?",
         latest_label_ms in any::<i64>(), layout in "[ -~]{0,300}",
     ) {
-        let record = Record { turn, mark_ms, system_identifier, in_recovery, latest_label_ms, layout };
+        let record = Record { turn, mark_ms, system_identifier, life: Some(life), latest_label_ms, layout };
         prop_assert_eq!(Record::decode(&record.encode()), Some(record));
     }
 

@@ -8,13 +8,12 @@ use super::server::Phase;
 use idgen_core::clock::label::MarkLabel;
 use idgen_core::clock::port::{Event, HighWater, Port, WaitFor, Written};
 use idgen_core::clock::record::{FILE, Found, Record};
-use idgen_core::clock::start::{self, Commits, Evidence};
+use idgen_core::clock::start::{Commits, Evidence};
 use idgen_core::clock::{Obstacle, labelling, moves};
 use idgen_core::generator::{GeneratorHandle, GeneratorTable};
 use idgen_core::snowflake::{Bounds, IdSpace, Issue, SlotRun};
 use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 pub const HIGH_WATER_FILE: &str = "idgen/clock";
@@ -52,17 +51,14 @@ impl<'a> Clock<'a> {
         self.process.server(|server| server.wall_ms(self.process.world.now_us.get()))
     }
 
-    fn evidence(&self) -> Evidence {
+    fn evidence<'l>(&self, life: &'l str) -> Evidence<'l> {
         let (drift_ms, window_ms) = self.drift_and_window_ms();
         self.process.server(|server| {
             let label = server.label();
             Evidence {
                 wall_ms: self.wall_ms(),
-                is_replayed: start::is_replayed(
-                    self.memory.high_water.is_replayed.load(Relaxed),
-                    label,
-                    server.directory.control.timeline,
-                ),
+                life,
+                is_promoted: label.is_some_and(|label| label.timeline != server.directory.control.timeline),
                 label_ms: label.map(|label| label.until_ms),
                 commits: Commits {
                     checkpoint_ms: server.directory.control.checkpoint_ms,
@@ -138,7 +134,7 @@ impl<'a> Clock<'a> {
             return Err(Refusal::Outside);
         }
         if !moves::is_ready(&self.memory.high_water) {
-            moves::begin(self, &self.evidence()).map_err(|FileError| Refusal::File)?;
+            moves::begin(self, &self.evidence(&self.life())).map_err(|FileError| Refusal::File)?;
         }
         let attachment = self.generators(|table| table.attach(space, (layout, node), None));
         Ok((space, attachment.index, attachment.handle))
@@ -242,6 +238,10 @@ impl Port for Clock<'_> {
 
     fn system_identifier(&self) -> u64 {
         1
+    }
+
+    fn life(&self) -> String {
+        self.memory.life.borrow().clone()
     }
 
     fn boot_us(&self) -> i64 {

@@ -15,6 +15,8 @@ pub struct Memory {
     pub table: RefCell<GeneratorTable<'static>>,
     /// Whoever has borrowed it holds the lock of the file.
     pub written: RefCell<Written>,
+    /// The number of the life of the data.
+    pub life: RefCell<String>,
     /// The last write of the file has failed.
     pub is_failing: Cell<bool>,
     /// Counts signals, so that none is lost between a test and the wait.
@@ -34,6 +36,7 @@ impl Memory {
             high_water: HighWater::new(),
             table: RefCell::new(table),
             written: RefCell::default(),
+            life: RefCell::default(),
             is_failing: Cell::new(false),
             signals: Cell::new(0),
             catalog: RefCell::new(()),

@@ -6,23 +6,15 @@ use super::judge::Promised;
 use super::process::Process;
 use super::server::Floor;
 use idgen_core::clock::moves;
+use idgen_core::coordinator::life_number;
 use idgen_core::life;
-use std::sync::atomic::Ordering::Relaxed;
+
+const PLACE_FILE: &str = "idgen_place";
 
 /// What the postmaster does before it lets sessions in.
 pub fn start_up(process: &Process) {
-    let clock = Clock::new(process);
     let (signal, state) = process.server(|server| (server.directory.signal, server.directory.control.state));
-    let exists = |name: &str| match name {
-        "standby.signal" => signal == Some(Signal::Standby),
-        "recovery.signal" => signal == Some(Signal::Archive),
-        _ => signal == Some(Signal::Backup),
-    };
-    if life::starts_from_other_wal(exists, state == ControlState::InRecovery) {
-        clock.memory.high_water.is_replayed.store(true, Relaxed);
-        // A start does not fail for it.
-        let _ = moves::note_recovery(&clock, &mut clock.memory.written.borrow_mut());
-    }
+    begin_life(process, signal, state);
     process.step();
     match signal {
         Some(Signal::Standby) => process.change(|server| server.follow()),
@@ -34,6 +26,33 @@ pub fn start_up(process: &Process) {
         }
         None => process.change(|server| server.begin_to_write()),
     }
+}
+
+/// Draws a number for the life of the data before other WAL is followed, as src/place.rs does.
+fn begin_life(process: &Process, signal: Option<Signal>, state: ControlState) {
+    let exists = |name: &str| match name {
+        "standby.signal" => signal == Some(Signal::Standby),
+        "recovery.signal" => signal == Some(Signal::Archive),
+        _ => signal == Some(Signal::Backup),
+    };
+    let follows_other_wal = life::starts_from_other_wal(exists, state == ControlState::InRecovery);
+    process.step();
+    if follows_other_wal || process.directory(|directory| directory.file(PLACE_FILE).content.is_none()) {
+        let number = life_number(process.world.identity(), follows_other_wal);
+        let content = process.try_io().ok().map(|()| number.into_bytes());
+        let is_removal_durable = content.is_some() || process.try_io().is_ok();
+        process.directory(|directory| {
+            directory.file(PLACE_FILE).content = content;
+            if is_removal_durable {
+                directory.file(PLACE_FILE).sync_name();
+            }
+        });
+    }
+    process.step();
+    let number = process.directory(|directory| directory.file(PLACE_FILE).content.clone()).unwrap_or_default();
+    let number = String::from_utf8(number).expect("a number");
+    process.tell(|| format!("its data have the life {number}"));
+    process.memory().life.replace(number);
 }
 
 fn recover_to_point(process: &Process) {

@@ -44,7 +44,7 @@ fn label_is_due_again_once_the_mark_has_moved() {
 fn floor_is_past_the_label_after_the_replicated_one() {
     for window_ms in [100, 999, 3000, 60_000] {
         let next_ms = MarkLabel::next_ms(NOW_MS, i64::MIN, i64::MAX, DRIFT_MS, window_ms);
-        let promoted = Evidence { is_replayed: true, label_ms: Some(NOW_MS), window_ms, ..evidence(NOW_MS) };
+        let promoted = Evidence { life: REPLAYED, label_ms: Some(NOW_MS), window_ms, ..evidence(NOW_MS) };
         let floor_ms = promoted.floor_ms(None);
         assert!(floor_ms >= next_ms, "window {window_ms} ms: {} ms below", next_ms - floor_ms);
     }
@@ -180,7 +180,8 @@ impl Primary {
     fn floor_ms(&self, label_ms: Option<i64>) -> i64 {
         let promoted = Evidence {
             wall_ms: self.wall_ms - 3_600_000,
-            is_replayed: true,
+            life: REPLAYED,
+            is_promoted: false,
             label_ms,
             commits: Commits {
                 checkpoint_ms: NOW_MS - 3_600_000,

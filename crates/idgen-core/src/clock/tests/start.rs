@@ -60,17 +60,17 @@ fn floor_allows_for_one_more_move_in_a_lost_record() {
 
 #[test]
 fn floor_of_replayed_data_is_past_the_label_and_the_next_one_that_may_be_lost() {
-    let replayed = Evidence { is_replayed: true, label_ms: Some(NOW_MS + 100_000), ..evidence(NOW_MS) };
+    let replayed = Evidence { life: REPLAYED, label_ms: Some(NOW_MS + 100_000), ..evidence(NOW_MS) };
     assert_eq!(replayed.floor_ms(None), NOW_MS + 100_000 + AHEAD_MS);
     // A mark further ahead is not lowered.
     let later = found(&[record(1, NOW_MS + 900_000)]);
     assert_eq!(replayed.floor_ms(Some(&later)), NOW_MS + 900_000);
-    // The file says so too, for a start that was killed before it wrote a mark.
-    let noted = found(&[Record { in_recovery: true, latest_label_ms: i64::MAX, ..record(1, NOW_MS) }]);
-    assert_eq!(Evidence { is_replayed: false, ..replayed }.floor_ms(Some(&noted)), NOW_MS + 100_000 + AHEAD_MS);
+    // An earlier release has noted a recovery in the file.
+    let noted = found(&[Record { life: Some(String::new()), latest_label_ms: i64::MAX, ..record(1, NOW_MS) }]);
+    assert_eq!(Evidence { life: OWN, ..replayed }.floor_ms(Some(&noted)), NOW_MS + 100_000 + AHEAD_MS);
     // A server whose file is its own and newer than the data relies on it.
     let own = found(&[record(1, NOW_MS + 99_000)]);
-    assert_eq!(Evidence { is_replayed: false, ..replayed }.floor_ms(Some(&own)), NOW_MS + 99_000);
+    assert_eq!(Evidence { life: OWN, ..replayed }.floor_ms(Some(&own)), NOW_MS + 99_000);
 }
 
 /// The file was restored from an older copy, or its directory removed: the data is the same server's.
@@ -94,7 +94,7 @@ fn times_of_commits_count_only_without_a_label() {
         replayed_ms: Some(NOW_MS + year_ms),
         prepared_ms: Some(NOW_MS + year_ms),
     };
-    let replayed = Evidence { is_replayed: true, commits, ..evidence(NOW_MS) };
+    let replayed = Evidence { life: REPLAYED, commits, ..evidence(NOW_MS) };
     let mark = found(&[record(1, NOW_MS - 86_400_000)]);
     for file in [None, Some(&mark)] {
         let labelled = Evidence { label_ms: Some(NOW_MS), ..replayed };
@@ -102,5 +102,5 @@ fn times_of_commits_count_only_without_a_label() {
         assert_eq!(replayed.floor_ms(file), NOW_MS + year_ms + AHEAD_MS + 10_000);
     }
     // Without recovery these times are this server's own, and the mark covers them.
-    assert_eq!(Evidence { is_replayed: false, ..replayed }.floor_ms(Some(&mark)), NOW_MS - 86_400_000);
+    assert_eq!(Evidence { life: OWN, ..replayed }.floor_ms(Some(&mark)), NOW_MS - 86_400_000);
 }
