@@ -65,6 +65,7 @@ impl Scene for Ids {
             |ids, stage| ids.if_phase(stage, Phase::Running, |ids, stage| ids.restore(stage, false)),
             |ids, stage| ids.if_phase(stage, Phase::Stopped, |ids, stage| ids.lose_file(stage, true)),
             |ids, stage| ids.if_phase(stage, Phase::Stopped, |ids, stage| ids.lose_file(stage, false)),
+            |ids, stage| ids.if_phase(stage, Phase::Running, Self::glitch),
             |_, stage| stage.step_clock(),
             |_, stage| stage.correct_clock(),
             |_, stage| stage.cancel_session(),
@@ -178,6 +179,15 @@ impl Ids {
         });
     }
 
+    /// The clock is wrong for a moment in which no id is drawn.
+    fn glitch(&mut self, stage: &mut Stage) {
+        const YEAR_US: i64 = 365 * 24 * 3_600_000_000;
+        stage.world.tell(self.primary, || "makes a checkpoint while its clock is a year ahead".to_owned());
+        stage.server(self.primary, |server| server.offset_us += YEAR_US);
+        self.checkpoint(stage);
+        stage.server(self.primary, |server| server.offset_us -= YEAR_US);
+    }
+
     fn stop_cleanly(&mut self, stage: &mut Stage) {
         stage.world.tell(self.primary, || "is stopped".to_owned());
         stage.end_processes(self.primary);
@@ -237,8 +247,8 @@ impl Ids {
         stage.world.tell(index, || "is promoted".to_owned());
         stage.world.reach("a standby is promoted");
         self.take_over(stage, index);
-        let now_us = stage.world.now_us.get();
-        stage.server(index, |server| server.promote(now_us));
+        let longest_move_ms = stage.world.settings.longest_move_ms.get();
+        stage.server(index, |server| server.promote(longest_move_ms));
     }
 
     /// The old primary is fenced. Others follow the new one if they have no more than it has.

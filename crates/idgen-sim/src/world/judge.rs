@@ -66,6 +66,11 @@ impl Promised {
         self.floor_at_most_ms = floor_at_most_ms;
     }
 
+    /// The server has issued ids since it started. So they have reached where they began.
+    pub fn has_issued(&self) -> bool {
+        self.lines.iter().any(|line| line.lead_ms.is_some())
+    }
+
     /// All ids begin at this time or later, on purpose.
     pub fn raise(&mut self, floor_ms: i64, boot_ms: i64) {
         self.reached_ms = self.reached_ms.max(floor_ms);

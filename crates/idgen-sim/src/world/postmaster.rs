@@ -16,15 +16,16 @@ pub fn start_up(process: &Process) {
     let (signal, state) = process.server(|server| (server.directory.signal, server.directory.control.state));
     begin_life(process, signal, state);
     process.step();
+    let longest_move_ms = process.world.settings.longest_move_ms.get();
     match signal {
         Some(Signal::Standby) => process.change(|server| server.follow()),
         Some(Signal::Archive) => recover_to_point(process),
         Some(Signal::Backup) => {
             process.change(|server| server.follow());
             process.step();
-            process.change(|server| server.begin_to_write());
+            process.change(|server| server.begin_to_write(longest_move_ms));
         }
-        None => process.change(|server| server.begin_to_write()),
+        None => process.change(|server| server.begin_to_write(longest_move_ms)),
     }
 }
 
@@ -68,9 +69,9 @@ fn recover_to_point(process: &Process) {
         });
     }
     process.step();
-    let now_us = process.world.now_us.get();
+    let longest_move_ms = process.world.settings.longest_move_ms.get();
     match process.server(|server| server.archive.1) {
-        true => process.change(|server| server.promote(now_us)),
+        true => process.change(|server| server.promote(longest_move_ms)),
         false => process.change(|server| server.stop(Floor::Unknown)),
     }
 }
@@ -81,6 +82,7 @@ pub fn shut_down(process: &Process) {
     if clock.memory.high_water.mark.is_known() {
         let exact_ms = clock.memory.table.borrow().unused_from_ms();
         let written = moves::write(&clock, &mut clock.memory.written.borrow_mut(), exact_ms);
+        process.world.reach("a clean stop");
         let floor = if written.is_ok() { Floor::Exact } else { Floor::Mark };
         return process.change(|server| server.stop(floor));
     }

@@ -29,12 +29,13 @@ pub trait Scene: Sized {
 }
 
 /// What a search should meet, or it shows little.
-pub const GOALS: [&str; 11] = [
+pub const GOALS: [&str; 12] = [
     "a transaction has drawn",
     "a draw fails because of the file",
     "a statement is canceled in a wait",
     "a write of the file fails",
     "a machine loses power",
+    "a clean stop",
     "a standby is promoted",
     "a standby takes over without a promotion",
     "a recovery to a point",

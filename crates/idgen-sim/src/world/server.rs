@@ -1,10 +1,12 @@
 //! A simulated server: a data directory, clocks, and shared memory while it runs.
 
+use super::clock::HIGH_WATER_FILE;
 use super::disk::{ControlState, Directory, Entry};
 use super::judge::Promised;
 use super::memory::Memory;
 use super::rows::{Key, Row};
 use idgen_core::clock::label::MarkLabel;
+use idgen_core::clock::record::Record;
 use std::rc::Rc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,25 +82,37 @@ impl Server {
         self.phase = Phase::Recovering;
     }
 
-    /// It begins to write.
-    pub fn begin_to_write(&mut self) {
+    /// It begins to write. If that is after a recovery, ids begin at the mark or one move past the label at the latest.
+    pub fn begin_to_write(&mut self, longest_move_ms: i64) {
+        if self.promised.floor_at_most_ms.is_none() {
+            self.promised.restart(self.latest_floor_ms(longest_move_ms));
+        }
         self.directory.control.state = ControlState::InProduction;
         self.directory.signal = None;
         self.phase = Phase::Running;
     }
 
-    pub fn promote(&mut self, now_us: i64) {
+    /// `None` if the clock decides: without a label, or with a file that is damaged.
+    fn latest_floor_ms(&self, longest_move_ms: i64) -> Option<i64> {
+        let past_label_ms = self.label()?.until_ms + longest_move_ms;
+        let file = self.directory.files.get(HIGH_WATER_FILE).and_then(|file| file.content.as_ref());
+        let Some(content) = file else { return Some(past_label_ms) };
+        let found = Record::newest(content).filter(|found| !found.other_is_damaged)?;
+        Some(past_label_ms.max(found.record.mark_ms))
+    }
+
+    pub fn promote(&mut self, longest_move_ms: i64) {
         self.directory.control.timeline += 1;
-        self.directory.control.checkpoint_ms = self.wall_ms(now_us);
         self.promised.restart(None);
-        self.begin_to_write();
+        self.begin_to_write(longest_move_ms);
     }
 
     pub fn stop(&mut self, floor: Floor) {
         self.phase = Phase::Stopped;
         let known_ms = self.promised.floor_at_most_ms;
         self.promised.restart(match floor {
-            Floor::Exact => known_ms.map(|known_ms| known_ms.max(self.promised.reached_ms + 1)),
+            Floor::Exact if self.promised.has_issued() => Some(self.promised.reached_ms + 1),
+            Floor::Exact => known_ms,
             Floor::Mark => Some(self.promised.mark_ms),
             Floor::Unknown => None,
         });

@@ -7,9 +7,6 @@ use super::process::{Scheduled, Work};
 use super::server::{Floor, Phase, Server};
 use std::rc::Rc;
 
-/// Time does not pass faster while nothing happens.
-const LONGEST_PAUSE_US: u32 = 10_000_000;
-
 pub struct Stage {
     pub world: Rc<World>,
     pub processes: Vec<Scheduled>,
@@ -32,7 +29,7 @@ impl Stage {
         let ready: Vec<usize> = (0..self.processes.len()).filter(|i| self.processes[*i].is_ready(now_us)).collect();
         if ready.is_empty() {
             let next_us = self.processes.iter().map(Scheduled::wakes_at_us).min().unwrap_or(i64::MAX);
-            world.now_us.set(next_us.min(now_us + 1 + i64::from(world.below(LONGEST_PAUSE_US))));
+            world.now_us.set(next_us.min(now_us + world.one_of(&[1, 1000, 100_000, 1_000_000, 10_000_000])));
             return false;
         }
         self.steps += 1;
