@@ -9,9 +9,9 @@ PG_CONFIG ?= $(shell PG='$(PG)' IDGEN_CACHE='$(IDGEN_CACHE)' scripts/default-pg-
 DESTDIR ?=
 # The length of the storms of `make soak`: 1 takes minutes, 100 takes a night. The mutants take two hours in any case.
 ROUNDS ?= 1
-# The mutants that `make soak` samples.
+# The mutants that `make soak` samples, and the first seed of `make simulate`; 0 for one from the clock.
 SEED ?= 0
-# How long `make fuzz` runs each fuzz target.
+# How long `make fuzz` runs each fuzz target, and `make simulate` and `make simulate-holes` search.
 SECONDS ?= 60
 # The releases of Debian of `make test-packages`, by default all.
 SUITES ?=
@@ -120,6 +120,8 @@ test-core: rust ## tests of the core and the models, without PostgreSQL
 	@$(CARGO) test -p idgen-core -p idgen-sim
 	@echo "==> core: every interleaving (loom)"
 	@$(LOOM) test -p idgen-core --test loom --release
+	@echo "==> core: a minute of the simulator"
+	@$(CARGO) run -q --release -p idgen-sim --bin simulate 60
 
 test smoke: export TMPDIR := $(shell scripts/test-dir.sh)
 
@@ -164,10 +166,19 @@ soak: test-guides soak-deps ## the guides, and long runs of the core and cluster
 	@$(LOOM) test -p idgen-core --test loom --release
 	@echo "==> soak: breaks of the core, each of which its tests must notice"
 	@scripts/breaks.sh
+	@echo "==> soak: the simulator, and known holes that it must find"
+	@$(CARGO) run -q --release -p idgen-sim --bin simulate $$(($(ROUNDS) * 300))
+	@scripts/simulate-holes.sh 60
 	@echo "==> soak: a sample of mutants of the core, of which its tests must notice nine of ten"
 	@scripts/mutants.sh $(SEED)
 	@echo "==> soak, $(ROUNDS) round(s): real clusters"
 	@IDGEN_SOAK_ROUNDS=$(ROUNDS) $(CARGO) test -p idgen-testkit -p idgen-cluster-tests --release
+
+simulate: rust ## search for histories that break a promise; SECONDS=n, SEED=n to begin with
+	@$(CARGO) run -q --release -p idgen-sim --bin simulate $(SECONDS) $(filter-out 0,$(SEED))
+
+simulate-holes: rust ## take the fixes of known holes out, which the simulator must find; SECONDS=n for each
+	@scripts/simulate-holes.sh $(SECONDS)
 
 fuzz: rust ## fuzz the parsers (needs nightly Rust); SECONDS=n for each
 	@scripts/fuzz.sh $(SECONDS)

@@ -320,7 +320,7 @@ impl Ids {
             .tell(self.primary, || format!("its file is {}", if is_put_back { "an older copy" } else { "removed" }));
         stage.world.reach("the file is lost or an old one");
         stage.server(self.primary, |server| {
-            let latest_label_ms = copy.as_ref().and_then(|file| latest_label_ms(file));
+            let latest_label_ms = copy.as_ref().and_then(latest_label_ms);
             match copy {
                 Some(file) => drop(server.directory.files.insert(HIGH_WATER_FILE, file)),
                 None => drop(server.directory.files.remove(HIGH_WATER_FILE)),

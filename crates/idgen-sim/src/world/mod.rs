@@ -127,7 +127,8 @@ impl World {
     pub fn set(&self, drift_ms: i64, window_ms: i64) {
         const SHORTEST_WINDOW_MS: i64 = 1000;
         let Settings { drift_ms: drift, window_ms: window, shortest_move_ms, longest_move_ms } = &self.settings;
-        (drift.set(drift_ms), window.set(window_ms));
+        drift.set(drift_ms);
+        window.set(window_ms);
         let move_ms = drift_ms + window_ms.max(SHORTEST_WINDOW_MS) * 3 / 2;
         shortest_move_ms.set(shortest_move_ms.get().min(move_ms));
         longest_move_ms.set(longest_move_ms.get().max(move_ms));
