@@ -2,14 +2,34 @@
 //! finds one, it prints the seed and the shortened story, and exits with 1.
 
 use idgen_sim::world::choices::Choices;
+use idgen_sim::world::fleet::scene::Fleet;
 use idgen_sim::world::ids::Ids;
-use idgen_sim::world::run::{GOALS, Outcome, run};
+use idgen_sim::world::run::{GOALS, Outcome, Scene, run};
 use idgen_sim::world::shorten::shorten;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The scenes, which seeds take in turn.
+const SCENES: [Playing; 2] = [Playing::of::<Ids>("ids"), Playing::of::<Fleet>("fleets")];
+
+struct Playing {
+    name: &'static str,
+    run: fn(Choices, u32, bool) -> Outcome,
+    shorten: fn(Vec<u32>, u32, Duration) -> Outcome,
+}
+
+impl Playing {
+    const fn of<S: Scene>(name: &'static str) -> Self {
+        Self { name, run: run::<S>, shorten: shorten::<S> }
+    }
+
+    fn by(seed: u64) -> &'static Self {
+        &SCENES[(seed % SCENES.len() as u64) as usize]
+    }
+}
 
 /// The steps of a run, before the faults end.
 const STEPS: u32 = 3000;
@@ -42,7 +62,7 @@ fn main() -> ExitCode {
 fn search(found: &Mutex<Found>, seeds: &AtomicU64, first_seed: u64, until: Instant) {
     loop {
         let seed = first_seed.wrapping_add(seeds.fetch_add(1, Relaxed));
-        let outcome = run::<Ids>(Choices::seeded(seed), STEPS, false);
+        let outcome = (Playing::by(seed).run)(Choices::seeded(seed), STEPS, false);
         let mut found = found.lock().expect("no search has panicked");
         found.steps += outcome.steps;
         for (goal, count) in &outcome.goals {
@@ -61,8 +81,9 @@ fn report(found: Found, seeds: u64) -> ExitCode {
     let Found { steps, goals, hole } = found;
     let missed: Vec<_> = GOALS.iter().filter(|goal| !goals.contains_key(*goal)).collect();
     if let Some((seed, outcome)) = &hole {
-        let shortened = shorten::<Ids>(outcome.choices.clone(), STEPS, SHORTENING);
-        println!("seed {seed}, shortened:\n{}\n", shortened.story.join("\n"));
+        let playing = Playing::by(*seed);
+        let shortened = (playing.shorten)(outcome.choices.clone(), STEPS, SHORTENING);
+        println!("seed {seed}, a story of {}, shortened:\n{}\n", playing.name, shortened.story.join("\n"));
     } else if !missed.is_empty() {
         println!("not reached: {missed:?}");
     }

@@ -115,6 +115,8 @@ pub struct Control {
     pub identity: u64,
     pub state: ControlState,
     pub checkpoint_ms: i64,
+    /// How many entries of WAL came before the checkpoint.
+    pub checkpoint: usize,
     pub timeline: u32,
 }
 
@@ -140,7 +142,7 @@ pub struct Directory {
 impl Directory {
     pub fn new(identity: u64, wall_ms: i64) -> Self {
         let state = ControlState::ShutDown;
-        let control = Control { identity, state, checkpoint_ms: wall_ms, timeline: 1 };
+        let control = Control { identity, state, checkpoint_ms: wall_ms, checkpoint: 0, timeline: 1 };
         Self { identity, control, wal: Wal::default(), files: BTreeMap::new(), signal: None }
     }
 

@@ -16,6 +16,7 @@ pub mod choices;
 mod clock;
 mod disk;
 mod effects;
+pub mod fleet;
 pub mod ids;
 mod judge;
 mod memory;

@@ -29,7 +29,7 @@ pub trait Scene: Sized {
 }
 
 /// What a search should meet, or it shows little.
-pub const GOALS: [&str; 12] = [
+pub const GOALS: [&str; 33] = [
     "a transaction has drawn",
     "a draw fails because of the file",
     "a statement is canceled in a wait",
@@ -42,6 +42,27 @@ pub const GOALS: [&str; 12] = [
     "a restored backup",
     "the file is lost or an old one",
     "the mark has passed the label",
+    "a session has drawn values",
+    "a session draws in turn",
+    "a worker is terminated",
+    "a wait for the standby is canceled",
+    "an answer is lost",
+    "a request is repeated",
+    "values are withheld",
+    "values were not asked for",
+    "a coordinator waits before it draws",
+    "a report shows that grants are lost",
+    "a server leaves",
+    "a server returns",
+    "a server is given up",
+    "a detached server draws from its own row",
+    "a tag is created again",
+    "a standby without the last grants is promoted",
+    "a standby of a fleet takes over without a promotion",
+    "a backup of a coordinator is restored in place",
+    "a directory is copied back in place",
+    "a snapshot of a coordinator's disk is put back",
+    "values of a tag without a fleet are drawn",
 ];
 
 /// What a run has shown.

@@ -41,6 +41,12 @@ impl Stage {
         true
     }
 
+    /// The next step is likely another process's.
+    pub fn take_turns(&mut self) {
+        let next = 1.min(self.processes.len());
+        self.processes.rotate_left(next);
+    }
+
     fn take_spawned(&mut self) {
         for (server, name, work) in self.world.spawned.take() {
             self.next_id += 1;

@@ -1,0 +1,80 @@
+//! What backends of the coordinator do for attached servers.
+
+use super::network::TIMEOUT;
+use super::transaction::{Raised, Transaction, UNKNOWN, guarded};
+use super::{Backend, TAGS};
+use idgen_core::segment::ValueRun;
+use idgen_core::segment::fleet::Reply;
+use idgen_core::segment::fleet::rows::{self, Refused, Server};
+use idgen_core::segment::supply::requests::Failure;
+use idgen_core::segment::tag::Origin;
+
+pub type Answered<T> = Result<T, Failure<&'static str>>;
+
+/// The origin, and values unless the coordinator withholds them.
+pub type Granted = (Origin, Result<ValueRun, String>);
+
+pub fn request(backend: &Backend, tag: usize, server: Server, count: u64) -> Answered<Granted> {
+    let (origin, reply) = in_transaction(
+        backend,
+        |transaction| rows::request(transaction, TAGS[tag], server, count),
+        |(_, reply)| {
+            if let Reply::Granted(run) = reply {
+                backend.shared.judge.borrow_mut().grants(tag, server.number, run);
+                backend.process.tell(|| format!("grants {} to {} to {}", run.first, run.last(), server.number));
+            }
+        },
+    )?;
+    let granted = match reply {
+        Reply::Granted(run) => Ok(run),
+        Reply::Waits { unreported } => Err(format!("{unreported:?}")),
+        Reply::Exhausted => Err(String::new()),
+    };
+    Ok((origin, granted))
+}
+
+pub fn leave(backend: &Backend, tag: usize, server: Server) -> Answered<()> {
+    let left = in_transaction(
+        backend,
+        |transaction| rows::leave(transaction, TAGS[tag], server),
+        |()| {
+            backend.process.tell(|| format!("{} leaves {} with {}", server.number, TAGS[tag], server.received));
+        },
+    );
+    match left {
+        // The tag was dropped and this server forgotten, as by an earlier call whose answer was lost.
+        Err(Failure::Tag(reason)) if reason == UNKNOWN.0 => Ok(()),
+        left => left,
+    }
+}
+
+/// Waits until the standby has all that this coordinator has committed.
+pub fn confirm(backend: &Backend) -> Answered<()> {
+    let position = backend.process.directory(|directory| {
+        directory.flush();
+        directory.wal.flushed
+    });
+    backend.world().signal(super::COORDINATORS - 1 - backend.server());
+    let until_us = backend.world().now_us.get() + TIMEOUT.as_micros() as i64;
+    match backend.await_standby(position, until_us) {
+        true => Ok(()),
+        false => Err(Failure::Coordinator("the standby does not answer")),
+    }
+}
+
+fn in_transaction<T>(
+    backend: &Backend,
+    work: impl FnOnce(&mut Transaction) -> Result<T, Refused>,
+    before_commit: impl FnOnce(&T),
+) -> Answered<T> {
+    let mut transaction = Transaction::new(backend);
+    let outcome = guarded(|| work(&mut transaction)).map_err(|Raised(reason)| Failure::Tag(reason))?;
+    let result = outcome.map_err(|refused| match refused {
+        Refused::Exhausted { .. } => Failure::Exhausted("there are too few values"),
+        Refused::Unknown => Failure::Tag(UNKNOWN.0),
+        Refused::Chained | Refused::CreatedHere | Refused::AboveUpperBound { .. } => Failure::Tag("it is refused"),
+    })?;
+    before_commit(&result);
+    transaction.commit();
+    Ok(result)
+}
