@@ -56,7 +56,13 @@ pub fn begin() {
     }
     if let Err(error) = written.and_then(|()| recovery::replace_file(PATH, life.to_string().as_bytes())) {
         // The earlier number would vouch for the data. Without one, this server grants nothing, and ids begin past the label.
-        let _ = fs::remove_file(PATH).and_then(|()| recovery::sync_directory("."));
+        let removed = match fs::remove_file(PATH) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            removed => removed.and_then(|()| recovery::sync_directory(".")),
+        };
+        if removed.is_err() {
+            error::place_not_written(PATH, &error).raise();
+        }
         error::place_not_written(PATH, &error).warn();
     }
 }

@@ -6,6 +6,7 @@ use idgen_sim::world::fleet::scene::Fleet;
 use idgen_sim::world::ids::Ids;
 use idgen_sim::world::run::{GOALS, Outcome, Scene, run};
 use idgen_sim::world::shorten::shorten;
+use idgen_sim::world::workers::Workers;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -13,7 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The scenes, which seeds take in turn.
-const SCENES: [Playing; 2] = [Playing::of::<Ids>("ids"), Playing::of::<Fleet>("fleets")];
+const SCENES: [Playing; 3] =
+    [Playing::of::<Ids>("ids"), Playing::of::<Fleet>("fleets"), Playing::of::<Workers>("worker ids")];
 
 struct Playing {
     name: &'static str,

@@ -248,7 +248,10 @@ impl Ids {
         stage.world.reach("a standby is promoted");
         self.take_over(stage, index);
         let longest_move_ms = stage.world.settings.longest_move_ms.get();
-        stage.server(index, |server| server.promote(longest_move_ms));
+        stage.server(index, |server| {
+            server.promote();
+            server.expect_ids(longest_move_ms);
+        });
     }
 
     /// The old primary is fenced. Others follow the new one if they have no more than it has.

@@ -28,6 +28,7 @@ mod server;
 mod sessions;
 pub mod shorten;
 mod stage;
+pub mod workers;
 
 /// What runs share: the servers, the time, and what was seen.
 pub struct World {

@@ -4,7 +4,7 @@ use super::clock::Clock;
 use super::disk::{ControlState, Signal};
 use super::judge::Promised;
 use super::process::Process;
-use super::server::Floor;
+use super::server::{Floor, Phase};
 use idgen_core::clock::moves;
 use idgen_core::coordinator::life_number;
 use idgen_core::life;
@@ -14,23 +14,31 @@ const PLACE_FILE: &str = "idgen_place";
 /// What the postmaster does before it lets sessions in.
 pub fn start_up(process: &Process) {
     let (signal, state) = process.server(|server| (server.directory.signal, server.directory.control.state));
-    begin_life(process, signal, state);
+    if !begin_life(process, signal, state) {
+        process.tell(|| "cannot start".to_owned());
+        return process.change(|server| server.stop(Floor::Unknown));
+    }
     process.step();
-    let longest_move_ms = process.world.settings.longest_move_ms.get();
     match signal {
         Some(Signal::Standby) => process.change(|server| server.follow()),
         Some(Signal::Archive) => recover_to_point(process),
         Some(Signal::Backup) => {
             process.change(|server| server.follow());
             process.step();
-            process.change(|server| server.begin_to_write(longest_move_ms));
+            process.change(|server| server.begin_to_write());
         }
-        None => process.change(|server| server.begin_to_write(longest_move_ms)),
+        None => process.change(|server| server.begin_to_write()),
     }
+    let longest_move_ms = process.world.settings.longest_move_ms.get();
+    process.change(|server| match server.phase {
+        Phase::Running => server.expect_ids(longest_move_ms),
+        Phase::Stopped | Phase::Starting | Phase::Recovering => {}
+    });
 }
 
-/// Draws a number for the life of the data before other WAL is followed, as src/place.rs does.
-fn begin_life(process: &Process, signal: Option<Signal>, state: ControlState) {
+/// Draws a number for the life of the data before other WAL is followed, as src/place.rs does. False if the earlier number
+/// could stay: the start fails.
+fn begin_life(process: &Process, signal: Option<Signal>, state: ControlState) -> bool {
     let exists = |name: &str| match name {
         "standby.signal" => signal == Some(Signal::Standby),
         "recovery.signal" => signal == Some(Signal::Archive),
@@ -41,19 +49,19 @@ fn begin_life(process: &Process, signal: Option<Signal>, state: ControlState) {
     if follows_other_wal || process.directory(|directory| directory.file(PLACE_FILE).content.is_none()) {
         let number = life_number(process.world.identity(), follows_other_wal);
         let content = process.try_io().ok().map(|()| number.into_bytes());
-        let is_removal_durable = content.is_some() || process.try_io().is_ok();
-        process.directory(|directory| {
-            directory.file(PLACE_FILE).content = content;
-            if is_removal_durable {
-                directory.file(PLACE_FILE).sync_name();
-            }
-        });
+        let is_durable = content.is_some() || process.try_io().is_ok();
+        process.directory(|directory| directory.file(PLACE_FILE).content = content);
+        if !is_durable {
+            return false;
+        }
+        process.directory(|directory| directory.file(PLACE_FILE).sync_name());
     }
     process.step();
     let number = process.directory(|directory| directory.file(PLACE_FILE).content.clone()).unwrap_or_default();
     let number = String::from_utf8(number).expect("a number");
     process.tell(|| format!("its data have the life {number}"));
     process.memory().life.replace(number);
+    true
 }
 
 fn recover_to_point(process: &Process) {
@@ -69,9 +77,8 @@ fn recover_to_point(process: &Process) {
         });
     }
     process.step();
-    let longest_move_ms = process.world.settings.longest_move_ms.get();
     match process.server(|server| server.archive.1) {
-        true => process.change(|server| server.promote(longest_move_ms)),
+        true => process.change(|server| server.promote()),
         false => process.change(|server| server.stop(Floor::Unknown)),
     }
 }

@@ -1,8 +1,13 @@
 //! The rows of a simulated database.
 
 use idgen_core::clock::label::MarkLabel;
+use idgen_core::history::History;
 use idgen_core::segment::fleet::ServerReport;
 use idgen_core::segment::tag::TagRow;
+use idgen_core::worker::Rectangle;
+use idgen_core::worker::granting::PoolDefinition;
+use idgen_core::worker::recording;
+use idgen_core::worker::search::WorkerRow;
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,6 +20,11 @@ pub enum Key {
     Segment(usize),
     /// What the server of this number has reported of a tag.
     Report(usize, i64),
+    Pool(usize),
+    /// A worker id of a pool.
+    Worker(usize, i32),
+    WorkerHistory,
+    WorkerLabel,
 }
 
 #[derive(Clone, Debug)]
@@ -23,6 +33,19 @@ pub enum Row {
     Ids(i64),
     Segment(TagRow),
     Report(ServerReport),
+    Pool(PoolDefinition),
+    Worker(WorkerRecord),
+    WorkerHistory(History),
+    WorkerLabel(recording::Label),
+}
+
+/// The row of a worker id.
+#[derive(Clone, Debug)]
+pub struct WorkerRecord {
+    pub row: WorkerRow,
+    pub rectangle: Rectangle,
+    /// `None`: it was never granted.
+    pub acquired_us: Option<i64>,
 }
 
 pub type Database = BTreeMap<Key, Row>;

@@ -29,7 +29,7 @@ pub trait Scene: Sized {
 }
 
 /// What a search should meet, or it shows little.
-pub const GOALS: [&str; 33] = [
+pub const GOALS: &[&str] = &[
     "a transaction has drawn",
     "a draw fails because of the file",
     "a statement is canceled in a wait",
@@ -63,6 +63,22 @@ pub const GOALS: [&str; 33] = [
     "a directory is copied back in place",
     "a snapshot of a coordinator's disk is put back",
     "values of a tag without a fleet are drawn",
+    "a grant waits for a worker id that is locked",
+    "an answer of the coordinator is lost",
+    "a worker id is lost",
+    "a worker id by hand beside a pool",
+    "the worker id by hand is not free",
+    "a server leaves its pool",
+    "the record of a worker id is corrected",
+    "the memory of a running server is copied",
+    "the files of a server are copied beside it",
+    "an older copy of a server's files is put back",
+    "a coordinator's standby is promoted",
+    "a coordinator's backup is restored in place",
+    "a copy of the coordinator runs beside it",
+    "a copy of the coordinator begins a history",
+    "a holder shows that the coordinator was set back",
+    "the coordinator's extension is dropped",
 ];
 
 /// What a run has shown.

@@ -72,6 +72,10 @@ impl Server {
         BEGIN_MS + (now_us + self.offset_us).div_euclid(1000)
     }
 
+    pub fn wall_us(&self, now_us: i64) -> i64 {
+        BEGIN_MS * 1000 + now_us + self.offset_us
+    }
+
     pub fn boot_us(&self, now_us: i64) -> i64 {
         now_us - self.booted_us
     }
@@ -82,14 +86,18 @@ impl Server {
         self.phase = Phase::Recovering;
     }
 
-    /// It begins to write. If that is after a recovery, ids begin at the mark or one move past the label at the latest.
-    pub fn begin_to_write(&mut self, longest_move_ms: i64) {
-        if self.promised.floor_at_most_ms.is_none() {
-            self.promised.restart(self.latest_floor_ms(longest_move_ms));
-        }
+    /// It begins to write.
+    pub fn begin_to_write(&mut self) {
         self.directory.control.state = ControlState::InProduction;
         self.directory.signal = None;
         self.phase = Phase::Running;
+    }
+
+    /// It will issue ids. After a recovery they begin at the mark, or one move past the label, at the latest.
+    pub fn expect_ids(&mut self, longest_move_ms: i64) {
+        if self.promised.floor_at_most_ms.is_none() {
+            self.promised.restart(self.latest_floor_ms(longest_move_ms));
+        }
     }
 
     /// `None` if the clock decides: without a label, or with a file that is damaged.
@@ -101,10 +109,10 @@ impl Server {
         Some(past_label_ms.max(found.record.mark_ms))
     }
 
-    pub fn promote(&mut self, longest_move_ms: i64) {
+    pub fn promote(&mut self) {
         self.directory.control.timeline += 1;
         self.promised.restart(None);
-        self.begin_to_write(longest_move_ms);
+        self.begin_to_write();
     }
 
     pub fn stop(&mut self, floor: Floor) {

@@ -29,7 +29,9 @@ impl Stage {
         let ready: Vec<usize> = (0..self.processes.len()).filter(|i| self.processes[*i].is_ready(now_us)).collect();
         if ready.is_empty() {
             let next_us = self.processes.iter().map(Scheduled::wakes_at_us).min().unwrap_or(i64::MAX);
-            world.now_us.set(next_us.min(now_us + world.one_of(&[1, 1000, 100_000, 1_000_000, 10_000_000])));
+            // Dull: until the next process can run.
+            let pause_us = world.one_of(&[10_000_000, 1_000_000, 100_000, 1000, 1]);
+            world.now_us.set(next_us.min(now_us + pause_us));
             return false;
         }
         self.steps += 1;

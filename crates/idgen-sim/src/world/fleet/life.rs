@@ -30,8 +30,8 @@ pub fn start_up(backend: &Backend) {
     }
     backend.process.change(|server| {
         match signal == Some(Signal::Archive) {
-            true => server.promote(now_us),
-            false => server.begin_to_write(0),
+            true => server.promote(),
+            false => server.begin_to_write(),
         }
         checkpoint(server, now_us);
         server.phase = Phase::Starting;

@@ -80,7 +80,7 @@ impl Fleet {
         }
         let now_us = stage.world.now_us.get();
         stage.server(index, |server| {
-            server.promote(now_us);
+            server.promote();
             life::checkpoint(server, now_us);
             server.phase = Phase::Starting;
         });
