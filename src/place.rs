@@ -53,6 +53,7 @@ pub fn begin() {
         error::wal_lost(WAL_LOST).warn();
         // First: a start that is killed in between finds the loss again.
         written = recovery::replace_file(WAL_LOST, life.number.as_bytes());
+        crate::pg::crash_point!("start: the loss of WAL is noted");
     }
     if let Err(error) = written.and_then(|()| recovery::replace_file(PATH, life.to_string().as_bytes())) {
         // The earlier number would vouch for the data. Without one, this server grants nothing, and ids begin past the label.
@@ -65,6 +66,7 @@ pub fn begin() {
         }
         error::place_not_written(PATH, &error).warn();
     }
+    crate::pg::crash_point!("start: the place is written");
 }
 
 /// The life that this start continues or begins, and what it finds.
@@ -93,6 +95,7 @@ fn at_exit(code: i32) {
     if code != 0 || !recovery::is_shut_down() {
         return;
     }
+    crate::pg::crash_point!("stop: before the place's checkpoint");
     let recorded = fs::read_to_string(PATH).and_then(|text| {
         let life = Life { checkpoint: Some(recovery::checkpoint_position()), ..Life::parse(&text) };
         recovery::replace_file(PATH, life.to_string().as_bytes())

@@ -72,12 +72,16 @@ fn create(record: &Record) -> io::Result<()> {
     let [path, unfinished] = ["clock", "clock.tmp"].map(|name| directory.join(name));
     let mode = recovery::directory_mode() & 0o666;
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&unfinished)?;
+    crate::pg::crash_point!("new mark: before the blocks");
     // Allocate all blocks now: no later record can find the disk full.
     file.write_all_at(&[0; FILE], 0)?;
     write_record(&file, record)?;
+    crate::pg::crash_point!("new mark: before its name");
     fs::rename(unfinished, path)?;
     if is_new {
+        crate::pg::crash_point!("new mark: before the sync of the directory");
         recovery::sync_directory(UNFINISHED)?;
+        crate::pg::crash_point!("new mark: before the name of the directory");
         fs::rename(UNFINISHED, DIRECTORY)?;
     }
     Ok(())
@@ -94,6 +98,7 @@ pub fn write(record: &Record, written: &mut Written) -> io::Result<()> {
         opened => write_record(&opened?, record)?,
     }
     if !written.is_name_durable {
+        crate::pg::crash_point!("new mark: before the sync of the names");
         [DIRECTORY, "."].into_iter().try_for_each(recovery::sync_directory)?;
         written.is_name_durable = true;
     }
@@ -103,8 +108,11 @@ pub fn write(record: &Record, written: &mut Written) -> io::Result<()> {
 
 fn write_record(file: &File, record: &Record) -> io::Result<()> {
     for offset in record.offsets() {
+        crate::pg::crash_point!("mark: before a copy");
         file.write_all_at(&record.encode(), offset)?;
+        crate::pg::crash_point!("mark: after a copy");
     }
+    crate::pg::crash_point!("mark: before the sync");
     file.sync_all()
 }
 

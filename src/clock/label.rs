@@ -31,7 +31,7 @@ pub fn read() -> Option<MarkLabel> {
 /// Chooses, writes and commits a label.
 pub fn commit<R>(choose: impl FnOnce() -> (MarkLabel, bool, R)) -> R {
     let choose = Cell::new(Some(choose));
-    BackgroundWorker::transaction(AssertUnwindSafe(|| {
+    let chosen = BackgroundWorker::transaction(AssertUnwindSafe(|| {
         // Otherwise two workers would update one row, in another order than they have chosen its time.
         shared_objects::lock_catalog();
         let choose = choose.take().expect("the transaction runs once");
@@ -40,8 +40,11 @@ pub fn commit<R>(choose: impl FnOnce() -> (MarkLabel, bool, R)) -> R {
             bgworker::set_variable(c"synchronous_commit", c"local");
         }
         shared_objects::write_label(PROVIDER, Some(&label.to_string()));
+        crate::pg::crash_point!("label: before the commit");
         chosen
-    }))
+    }));
+    crate::pg::crash_point!("label: committed");
+    chosen
 }
 
 /// This process has written the label.

@@ -114,6 +114,7 @@ impl Port for Process<'_> {
         let errno = outcome.as_ref().err().map_or(0, |e| e.raw_os_error().unwrap_or(libc::EIO));
         self.0.last_error.store(errno, Relaxed);
         outcome?;
+        crate::pg::crash_point!("mark: synced");
         self.0.writes.fetch_add(1, Relaxed);
         self.0.write_us.fetch_add(began.elapsed().as_micros() as u64, Relaxed);
         Ok(())
@@ -196,6 +197,7 @@ pub fn at_exit(code: i32) {
     // SAFETY: the postmaster gives up shared memory when its children have ended.
     let exact_ms = unsafe { GENERATORS.without_other_processes(|table| table.unused_from_ms()) };
     let write = |written: &mut Written| moves::write(&Process(state), written, exact_ms);
+    crate::pg::crash_point!("stop: before the exact mark");
     // SAFETY: as above.
     if let Err(FileError::Io(error)) = unsafe { FILE.without_other_processes(write) } {
         log!("could not write \"{}\" at shutdown; the next start uses the last record: {error}", file::PATH);

@@ -369,6 +369,7 @@ impl<'a> Attempt<'a> {
         if let Some(key) = term.session_key {
             pending::bind(name, term, key, self.lease.definition.lock_delay_us);
         }
+        crate::pg::crash_point!("lease: grant written");
         Outcome::Granted(vec![granted])
     }
 }

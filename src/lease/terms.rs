@@ -232,6 +232,7 @@ pub fn extend(name: &str, token: i64, ttl_us: Option<i64>, times: i32) -> Option
         (values, HeldTerm::of(row, ends_us, depth))
     };
     let held = with_term(name, token, |rows, key, is_it| rows.update(key, |row| is_it(row).then(|| extended(row))));
+    crate::pg::crash_point!("lease: renewal written");
     // A failed call requires nothing.
     held.inspect(|_| xact::require_durability(Durability::Crash))
 }
@@ -260,7 +261,7 @@ pub fn release(name: &str, token: i64, is_defined: bool) -> Option<Released> {
         0 => rows::freed(false).to_vec(),
         depth => vec![(DEPTH, depth.into_datum())],
     };
-    with_term(name, token, |rows, key, is_it| {
+    let released = with_term(name, token, |rows, key, is_it| {
         let remove = || {
             let locked = rows.lock(key, Wait::Skip, |row| is_it(row) && row.value::<i32>(DEPTH) == 1)?;
             let released = released(&locked.row());
@@ -272,13 +273,17 @@ pub fn release(name: &str, token: i64, is_defined: bool) -> Option<Released> {
         removed.or_else(|| {
             rows.update(key, |row| is_it(row).then(|| released(row)).map(|released| (values(&released), released)))
         })
-    })
+    });
+    crate::pg::crash_point!("lease: release written");
+    released
 }
 
 /// Shares the row's key until the transaction ends, so that nobody takes the lease over, after waiting for a take-over that is
 /// under way. Returns the slot; `None` if the token has no term.
 pub fn fence(name: &str, token: i64) -> Option<i32> {
-    with_term(name, token, |rows, key, is_it| rows.share(key, |row| is_it(row).then(|| row.value(SLOT))))
+    let slot = with_term(name, token, |rows, key, is_it| rows.share(key, |row| is_it(row).then(|| row.value(SLOT))));
+    crate::pg::crash_point!("lease: fenced");
+    slot
 }
 
 /// The slot of a token, even if its term has ended. Notes those of the other terms.

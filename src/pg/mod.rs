@@ -3,6 +3,7 @@
 
 pub mod advisory_lock;
 pub mod bgworker;
+pub mod crash_point;
 pub mod datum;
 pub mod effects;
 pub mod ereport;
@@ -17,3 +18,5 @@ pub mod shared_objects;
 pub mod spi;
 pub mod system_clock;
 pub mod xact;
+
+pub(crate) use crash_point::crash_point;

@@ -171,9 +171,13 @@ pub fn replace_file(path: &str, content: &[u8]) -> io::Result<()> {
     let unfinished = format!("{path}.tmp");
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(true).mode(directory_mode() & 0o666).open(&unfinished)?;
+    crate::pg::crash_point!("file: before the write");
     file.write_all(content)?;
+    crate::pg::crash_point!("file: before the sync");
     file.sync_all()?;
+    crate::pg::crash_point!("file: before the name");
     std::fs::rename(unfinished, path)?;
+    crate::pg::crash_point!("file: before the sync of the directory");
     sync_directory(".")
 }
 

@@ -264,10 +264,12 @@ fn durability_event(event: pg_sys::XactEvent::Type) {
                 true => commit_by(pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_OFF),
                 false => raise_synchronous_commit(required),
             }
+            crate::pg::crash_point!("durable transaction: before the commit");
         }
         pg_sys::XactEvent::XACT_EVENT_COMMIT
         | pg_sys::XactEvent::XACT_EVENT_PREPARE
         | pg_sys::XactEvent::XACT_EVENT_ABORT => {
+            crate::pg::crash_point!("durable transaction: ended");
             *REQUIRED.lock() = Durability::Any;
             MAY_BE_LOST.store(false, Relaxed);
             if let Some(before) = LEVEL_BEFORE.lock().take() {

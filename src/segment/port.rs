@@ -41,7 +41,9 @@ impl<W> Filling for Port<W> {
     }
 
     fn transaction<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> Result<R, String> {
-        workers::in_transaction(|| work(self))
+        let done = workers::in_transaction(|| work(self));
+        crate::pg::crash_point!("segment: committed");
+        done
     }
 
     fn require_durability(&mut self) {
@@ -53,10 +55,13 @@ impl<W> Filling for Port<W> {
     }
 
     fn lock(&mut self, creation: i64) -> Result<TagRow, NotLocked> {
-        store::lock(creation)
+        let locked = store::lock(creation);
+        crate::pg::crash_point!("segment: row locked");
+        locked
     }
 
     fn install(&mut self, key: TagKey, new: NewRange) {
         state::install(key, new);
+        crate::pg::crash_point!("segment: installed");
     }
 }

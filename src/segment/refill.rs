@@ -97,6 +97,7 @@ impl Refilling for Port<RefilledRing> {
 
     fn raise(&mut self, row: &TagRow) {
         store::raise_max_id(row.key.creation, row.definition.max_id, Some(row.definition.step));
+        crate::pg::crash_point!("segment: max_id raised");
     }
 
     fn exhaust(&mut self, version: i64) {

@@ -153,6 +153,7 @@ impl GrantRows for Database {
         let (owner, role, from, until) = (owner.into(), user().into(), from.into(), until.into());
         let args = [pool.into(), worker_id.into(), token.into(), owner, role, from, until, epoch.into()];
         GRANT.write_latest(&args, |_| ());
+        crate::pg::crash_point!("pool: grant written");
     }
 
     fn survive_failover(&mut self) {

@@ -146,6 +146,7 @@ impl HeldRows for Database {
             [held.rectangle.not_after_us, not_after_us].map(|us| datum::from_us_or_infinity(us).into());
         let args = [pool.into(), held.worker_id.into(), token.into(), before, after];
         let is_extended = !EXTEND.write_latest(&args, |_| ()).is_empty();
+        crate::pg::crash_point!("pool: renewal written");
         if !is_extended {
             check_for_interrupts!();
         }
@@ -160,5 +161,6 @@ impl HeldRows for Database {
         let used_until = datum::from_us_or_infinity(used_until_us);
         // A crash that loses this costs a wait for the end of the rectangle.
         RELEASE.write_losable(&[pool.into(), worker_id.into(), used_until.into()], |_| ());
+        crate::pg::crash_point!("pool: release written");
     }
 }

@@ -54,6 +54,7 @@ impl server::Coordinator for Coordinator {
         // The owner, from which the coordinator grants its last worker id again.
         let params = [pool, &name_of_this_server(), &reached_us.to_string(), &prefer];
         let row = self.query_unless(is_stop_requested, sql, &params)?;
+        crate::pg::crash_point!("keeper: granted");
         let not_before_us = row.number(2)?;
         let lease = WorkerLease {
             worker_id: row.number(0)?,
@@ -78,6 +79,7 @@ impl server::Coordinator for Coordinator {
         let [token, last, reached] =
             [lease.token, lease.last_not_after_us, reached_us].map(|number| number.to_string());
         let row = self.query_unless(is_stop_requested, sql, &[pool, &token, &last, &reached])?;
+        crate::pg::crash_point!("keeper: renewed");
         Ok((row.number(0)?, Duration::from_micros(row.number(1)?)))
     }
 
@@ -97,7 +99,9 @@ impl server::Coordinator for Coordinator {
 
     fn confirm(&mut self, pool: &str, token: i64) -> Result<i64, Error> {
         let confirmed = micros(&format!("{}.worker_confirm($1, $2::pg_catalog.int8)", self.schema));
-        self.query(format!("SELECT {confirmed}"), &[pool, &token.to_string()]).map_err(unconfirmed)?.number(0)
+        let row = self.query(format!("SELECT {confirmed}"), &[pool, &token.to_string()]).map_err(unconfirmed)?;
+        crate::pg::crash_point!("keeper: confirmed");
+        row.number(0)
     }
 
     fn release(&mut self, pool: &str, token: i64, last: Option<LastUse>) -> Result<(), Error> {
@@ -105,6 +109,9 @@ impl server::Coordinator for Coordinator {
         let [last_us, not_after_us] = [text(|last| last.last_us), text(|last| last.last_not_after_us)];
         let [last, not_after] = ["NULLIF($3, '')", "NULLIF($4, '')"].map(time);
         let sql = format!("SELECT {}.worker_release($1, $2::pg_catalog.int8, {last}, {not_after})", self.schema);
-        self.query(sql, &[pool, &token.to_string(), &last_us, &not_after_us]).map(|_| ())
+        crate::pg::crash_point!("keeper: before the release");
+        let released = self.query(sql, &[pool, &token.to_string(), &last_us, &not_after_us]).map(|_| ());
+        crate::pg::crash_point!("keeper: released");
+        released
     }
 }

@@ -59,7 +59,9 @@ impl Server for OwnServer {
 
     fn write_memory(&mut self, worker: LastWorkerId) -> Result<(), Error> {
         let unwritten = |error| Error::new(format!("could not write file \"{}\": {error}", state::MEMORY_FILE));
-        state::write_memory(worker).map_err(unwritten)
+        state::write_memory(worker).map_err(unwritten)?;
+        crate::pg::crash_point!("keeper: remembered");
+        Ok(())
     }
 
     fn try_write_memory(&mut self, worker: LastWorkerId) {
@@ -104,6 +106,7 @@ impl Server for OwnServer {
             self.publish(pool, lease);
         };
         clock::restrict_times(|| true, current.rectangle.first_ms(), current.rectangle.end_ms(), publish);
+        crate::pg::crash_point!("keeper: published");
     }
 
     fn issue_by_setting(&mut self) {
@@ -120,6 +123,7 @@ impl Server for OwnServer {
 
     fn extend_to(&mut self, end_ms: i64) {
         clock::extend_to(end_ms);
+        crate::pg::crash_point!("keeper: extended");
     }
 
     fn clear(&mut self) {

@@ -210,7 +210,9 @@ impl Supplying for Port<Supply> {
     }
 
     fn record(&mut self, row: &TagRow) -> Option<i64> {
-        store::record(row)
+        let version = store::record(row);
+        crate::pg::crash_point!("fleet: values recorded");
+        version
     }
 
     fn forget(&mut self, creation: i64, server: i64) {

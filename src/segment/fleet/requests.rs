@@ -80,8 +80,10 @@ impl Asking for Port<Supply> {
             coordinator.schema
         );
         let Server { number, received } = server;
+        crate::pg::crash_point!("fleet: before the request");
         let row =
             coordinator.query(sql, &[tag, &number.to_string(), name, &received.to_string(), &count.to_string()])?;
+        crate::pg::crash_point!("fleet: answered");
         let [source, waits_for] = [4, 5].map(|column| row.text(column).unwrap_or_default());
         let origin = Origin { source, stride: row.number(2)?, residue: row.number(3)? };
         let range = match row.text(0) {
@@ -106,7 +108,9 @@ impl Asking for Port<Supply> {
     fn confirm(&mut self) -> Answer<(), String> {
         let coordinator = self.0.connection();
         let sql = format!("SELECT {}.segment_confirm()", coordinator.schema);
-        coordinator.query(sql, &[]).map(drop).map_err(|error| Failure::Coordinator(unconfirmed(error).message))
+        let confirmed = coordinator.query(sql, &[]).map(drop);
+        crate::pg::crash_point!("fleet: confirmed");
+        confirmed.map_err(|error| Failure::Coordinator(unconfirmed(error).message))
     }
 }
 

@@ -179,6 +179,7 @@ impl TagRows for Rows<'_> {
             shared.history.as_deref().into(),
         ];
         store::as_allocation(|| SEGMENT_SERVER.write(&WRITE, &args));
+        crate::pg::crash_point!("fleet: grant written");
     }
 
     fn clear_reports(&mut self, row: &TagRow, received: i64) {
