@@ -47,11 +47,11 @@ pub fn record(coordinator: &Cluster) {
     );
 }
 
-/// All grants, in the order of their times.
+/// All grants, in the order of their times: one that was released unused is empty, and before the next one.
 pub fn rectangles(client: &mut Client) -> Vec<Rectangle> {
     // A token has one worker id, one owner and one beginning.
     let sql = "SELECT worker_id, token, owner, from_us, (array_agg(until_us ORDER BY n DESC))[1] FROM recorded
-               GROUP BY token, worker_id, owner, from_us ORDER BY from_us, token";
+               GROUP BY token, worker_id, owner, from_us ORDER BY from_us, 5, token";
     let rows = client.query(sql, &[]).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     let rectangle = |row: &postgres::Row| Rectangle {
         worker_id: row.get(0),
@@ -82,7 +82,7 @@ pub fn merge_lost(granted: Vec<Rectangle>, lost: Vec<Rectangle>) -> Vec<Rectangl
         }
     }
     let mut all: Vec<Rectangle> = by_token.into_values().collect();
-    all.sort_by_key(|rectangle| (rectangle.from_us, rectangle.token));
+    all.sort_by_key(|rectangle| (rectangle.from_us, rectangle.until_us, rectangle.token));
     all
 }
 
