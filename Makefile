@@ -120,18 +120,23 @@ test-core: rust ## tests of the core and the models, without PostgreSQL
 	@$(CARGO) test -p idgen-core -p idgen-sim
 	@echo "==> core: every interleaving (loom)"
 	@$(LOOM) test -p idgen-core --test loom --release
-	@echo "==> core: a minute of the simulator"
-	@$(CARGO) run -q --release -p idgen-sim --bin simulate 60
+	@echo "==> core: a minute of the simulator, with the same seeds each time"
+	@$(CARGO) run -q --release -p idgen-sim --bin simulate 60 1
 
-test smoke: export TMPDIR := $(shell scripts/test-dir.sh)
+test smoke crash-points: export TMPDIR := $(shell scripts/test-dir.sh)
 
 test: dev-deps test-core installcheck ## all tests: core, loom models, SQL, real clusters
 	@echo "==> real clusters: crashes, clocks, promotion"
 	@$(CARGO) test -p idgen-testkit -p idgen-cluster-tests -p idgen-bench
+	@echo "==> real clusters: a crash at each step"
+	@scripts/crash-points.sh
 	@echo "==> all tests passed"
 
 test-guides: dev-deps guide-deps install ## the guides, each with the real tool
 	@IDGEN_GUIDES="$$(scripts/cache-dir.sh)/guides" $(CARGO) test -p idgen-guide-tests
+
+crash-points: dev-deps install ## crash servers at each step between two effects, in one way each; `make soak` in all
+	@scripts/crash-points.sh
 
 smoke: dev-deps install ## the cluster tests that depend on the version of PostgreSQL
 	@echo "==> real clusters of PostgreSQL $(PG): tests that depend on its version"
@@ -173,6 +178,8 @@ soak: test-guides soak-deps ## the guides, and long runs of the core and cluster
 	@scripts/mutants.sh $(SEED)
 	@echo "==> soak, $(ROUNDS) round(s): real clusters"
 	@IDGEN_SOAK_ROUNDS=$(ROUNDS) $(CARGO) test -p idgen-testkit -p idgen-cluster-tests --release
+	@echo "==> soak: real clusters, a crash at each step in each way"
+	@IDGEN_SOAK_ROUNDS=$(ROUNDS) scripts/crash-points.sh
 
 simulate: rust ## search for histories that break a promise; SECONDS=n, SEED=n to begin with
 	@$(CARGO) run -q --release -p idgen-sim --bin simulate $(SECONDS) $(filter-out 0,$(SEED))

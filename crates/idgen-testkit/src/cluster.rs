@@ -176,6 +176,16 @@ impl Cluster {
         let postmaster = self.state().postmaster.take().expect("the server is running");
         let orphans = wait_for_death(postmaster.kill9(), PATIENCE);
         assert!(orphans.is_empty(), "processes {orphans:?} outlive their postmaster\n{}", self.log_tail());
+        self.wait_for_memory();
+    }
+
+    /// Kills all processes of the server with SIGKILL, also paused ones, as the loss of power does.
+    pub fn kill9_all(&self) {
+        self.state().postmaster.take().expect("the server is running").kill9_all();
+        self.wait_for_memory();
+    }
+
+    fn wait_for_memory(&self) {
         // A killed startup process may have begun a restore_command, which shares its memory until it is another program.
         self.wait_for(PATIENCE, "the release of the shared memory", || !self.is_memory_attached());
     }

@@ -95,6 +95,11 @@ impl Postmaster {
         if self.stop(Stop::Immediate, Duration::from_secs(10)).is_some() {
             return;
         }
+        self.kill9_all();
+    }
+
+    /// Kills all processes of the server, also paused ones.
+    pub(crate) fn kill9_all(mut self) {
         let children = self.freeze();
         for &child in &children {
             // Before their parent: their ids are not reused until it reaps them.

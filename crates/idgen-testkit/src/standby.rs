@@ -14,7 +14,7 @@ use crate::cluster::Cluster;
 use crate::procfs::children;
 use crate::programs::{chown_to_server, run};
 use crate::settings::Settings;
-use crate::signal::{Paused, pause};
+use crate::signal::{Paused, pause, pause_if_running};
 
 /// The limit for everything that replication is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -62,14 +62,21 @@ impl Cluster {
     /// A stopped server on a copy of this running one's data directory as it is at one instant, as a file system or a disk
     /// takes it: all processes are paused during the copy.
     pub fn snapshot(&self) -> Cluster {
-        // The postmaster first, so that it cannot fork.
-        let postmaster = pause(self.pid_of_postmaster());
-        let processes: Vec<Paused> =
-            children(Pid::from_raw(self.pid_of_postmaster())).into_iter().map(|pid| pause(pid.as_raw())).collect();
+        let paused = self.freeze();
         let copy = self.restored(&self.data_dir());
-        drop((processes, postmaster));
+        drop(paused);
         std::fs::remove_file(copy.data_dir().join("postmaster.pid")).expect("the file of a running server");
         copy
+    }
+
+    /// Pauses all processes of this server.
+    pub fn freeze(&self) -> Vec<Paused> {
+        // The postmaster first, so that it cannot fork.
+        let postmaster = pause(self.pid_of_postmaster());
+        let processes = children(Pid::from_raw(self.pid_of_postmaster()));
+        let paused = processes.into_iter().filter_map(|pid| pause_if_running(pid.as_raw()));
+        // Resumed last.
+        paused.collect::<Vec<_>>().into_iter().chain([postmaster]).collect()
     }
 
     /// A base backup of this server.
