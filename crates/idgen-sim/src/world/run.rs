@@ -78,7 +78,6 @@ pub const GOALS: &[&str] = &[
     "a copy of the coordinator runs beside it",
     "a copy of the coordinator begins a history",
     "a holder shows that the coordinator was set back",
-    "the coordinator's extension is dropped",
 ];
 
 /// What a run has shown.

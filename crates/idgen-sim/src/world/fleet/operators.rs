@@ -8,7 +8,7 @@ use idgen_core::segment::fleet::rows;
 use idgen_core::segment::tag::{Link, TagDefinition, TagRow};
 
 /// Values of a fleet are above this. Below are those that servers draw from rows of their own, before they attach.
-const FLEET: i64 = 10_000_000_000;
+pub const FLEET: i64 = 10_000_000_000;
 /// Each row that a server creates for itself has so many.
 const OWN: i64 = 1_000_000;
 /// Each server that draws from a row of its own later gets so many values that the fleet never has.
@@ -155,22 +155,22 @@ pub fn resume(backend: &Backend, tag: usize) {
 
 /// Drops the coordinator's tag, and creates it again.
 pub fn drop_and_create(backend: &Backend, tag: usize) {
+    // Values of its ring may still be drawn.
+    let mut max_id = FLEET;
     run(backend, "drop", |transaction| {
         transaction.await_lock(tag);
-        if transaction.tag(tag).is_none() {
-            raise(UNKNOWN);
-        }
+        max_id = transaction.tag(tag).unwrap_or_else(|| raise(UNKNOWN)).definition.max_id;
         transaction.delete(tag);
         backend.process.tell(|| format!("drops {}", TAGS[tag]));
         backend.world().reach("a tag is created again");
     });
     backend.process.step();
-    create_again(backend, tag);
+    create_again(backend, tag, max_id);
 }
 
 /// Creates a coordinator's tag that was dropped. The coordinator knows the servers that have values of it, or the operator
-/// begins above all values.
-pub fn create_again(backend: &Backend, tag: usize) {
+/// begins above all values that were drawn, and above this one.
+pub fn create_again(backend: &Backend, tag: usize, above: i64) {
     let servers = COORDINATORS..backend.shared.memories.borrow().len();
     let number = |server: usize| super::tag_row(backend.world(), server, tag)?.link.server;
     let numbers: Vec<i64> = servers.filter_map(number).collect();
@@ -178,7 +178,7 @@ pub fn create_again(backend: &Backend, tag: usize) {
         transaction.await_lock(tag);
         let is_known = |number: &i64| transaction.read(Key::Report(tag, *number)).is_some();
         let are_known = !numbers.is_empty() && numbers.iter().all(is_known);
-        let max_id = if are_known { FLEET } else { FLEET.max(backend.shared.judge.borrow().highest_used(tag)) };
+        let max_id = if are_known { FLEET } else { above.max(backend.shared.judge.borrow().highest_used(tag)) };
         if transaction.tag(tag).is_none() {
             backend.process.tell(|| format!("creates {} above {max_id}", TAGS[tag]));
             transaction.write(tag, new_row(backend, tag, TagDefinition { max_id, ..DEFINITION }), false);

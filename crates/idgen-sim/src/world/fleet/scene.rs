@@ -123,7 +123,9 @@ impl Fleet {
         }
         for tag in 0..self.shared.tags {
             let Some(row) = tag_row(&stage.world, coordinator, tag) else {
-                self.shared.spawn(&stage.world, coordinator, "statement", move |it| operators::create_again(it, tag));
+                self.shared.spawn(&stage.world, coordinator, "statement", move |it| {
+                    operators::create_again(it, tag, operators::FLEET)
+                });
                 continue;
             };
             if row.definition.upper_bound < i64::MAX {

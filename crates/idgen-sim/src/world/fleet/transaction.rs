@@ -62,6 +62,8 @@ pub struct Transaction<'a> {
     changes: BTreeMap<Key, Option<Row>>,
     locks: Vec<Lock>,
     ended: Vec<Ended>,
+    /// Tags of which a server has received more than was granted.
+    noticed: Vec<usize>,
     is_announced: bool,
     is_flushed: bool,
     /// The commit also waits for the standby.
@@ -72,7 +74,8 @@ impl<'a> Transaction<'a> {
     pub fn new(backend: &'a Backend<'a>) -> Self {
         let (identity, changes, locks, ended) = (backend.identity(), BTreeMap::new(), Vec::new(), Vec::new());
         let [is_announced, is_flushed, is_durable] = [false; 3];
-        Self { backend, identity, changes, locks, ended, is_announced, is_flushed, is_durable }
+        let noticed = Vec::new();
+        Self { backend, identity, changes, locks, ended, noticed, is_announced, is_flushed, is_durable }
     }
 
     pub fn read(&self, key: Key) -> Option<Row> {
@@ -180,6 +183,10 @@ impl<'a> Transaction<'a> {
             backend.process.step();
             self.is_flushed = true;
             backend.process.directory(|directory| directory.wal.flushed = directory.wal.flushed.max(position));
+            // A crash does not undo it any more.
+            let mut judge = backend.shared.judge.borrow_mut();
+            self.noticed.iter().for_each(|tag| judge.snapshot_is_noticed(*tag));
+            drop(judge);
             let standby = super::COORDINATORS - 1 - backend.server().min(1);
             backend.world().signal(standby);
         }
@@ -269,7 +276,7 @@ impl TagRows for Transaction<'_> {
         let tag = index_of(&row.tag);
         let key = Key::Report(tag, report.server);
         if report.max_id > row.definition.max_id && self.read(key).is_some() {
-            self.backend.shared.judge.borrow_mut().snapshot_is_noticed(tag);
+            self.noticed.push(tag);
         }
         self.changes.insert(key, Some(Row::Report(report.clone())));
         self.share(row, shared);

@@ -31,7 +31,6 @@ pub fn acts() -> Vec<Act<Workers>> {
         |workers, stage| workers.operate(stage, move_pool),
         |workers, stage| workers.coordination.max_lead_us.set(stage.world.one_of(&[60_000_000, 5_000_000, 0])),
         Workers::correct,
-        Workers::drop_extension,
         Workers::keep_history,
     ]
 }
@@ -133,24 +132,6 @@ impl Workers {
         stage.world.reach("the record of a worker id is corrected");
         stage.world.tell(self.primary, || format!("worker id {worker_id} of {owner} is corrected"));
         self.operate(stage, move |transaction, pool| correct(transaction, &coordination, pool, (worker_id, token)));
-    }
-
-    /// The extension is dropped, and created again. The label stays.
-    fn drop_extension(&mut self, stage: &mut Stage) {
-        if self.phase(stage, self.primary) != Phase::Running {
-            return;
-        }
-        stage.world.tell(self.primary, || "the extension is dropped".to_owned());
-        stage.world.reach("the coordinator's extension is dropped");
-        stage.end_processes(self.primary);
-        self.operate(stage, |transaction, _| {
-            for pool in 0..POOLS.len() {
-                transaction.delete(Key::Pool(pool));
-                (0..MOST_WORKER_IDS).for_each(|worker_id| transaction.delete(Key::Worker(pool, worker_id)));
-            }
-            transaction.delete(Key::WorkerHistory);
-            transaction.note(Note::Dropped);
-        });
     }
 }
 
