@@ -121,7 +121,7 @@ test-core: rust ## tests of the core and the models, without PostgreSQL
 	@echo "==> core: every interleaving (loom)"
 	@$(LOOM) test -p idgen-core --test loom --release
 	@echo "==> core: a minute of the simulator, with the same seeds each time"
-	@$(CARGO) run -q --release -p idgen-sim --bin simulate 60 1
+	@$(CARGO) run -q --release -p idgen-sim --bin simulate 60 1 30000
 
 test smoke crash-points: export TMPDIR := $(shell scripts/test-dir.sh)
 

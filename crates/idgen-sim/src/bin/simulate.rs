@@ -1,5 +1,5 @@
-//! `simulate SECONDS [SEED]`: searches for histories that break a promise, on all processors, and ends with one line. If it
-//! finds one, it prints the seed and the shortened story, and exits with 1.
+//! `simulate SECONDS [SEED [COUNT]]`: searches for histories that break a promise, on all processors, and ends with one line.
+//! If it finds one, it prints the seed and the shortened story, and exits with 1. It tries at most so many seeds.
 
 use idgen_sim::world::choices::Choices;
 use idgen_sim::world::fleet::scene::Fleet;
@@ -50,20 +50,24 @@ fn main() -> ExitCode {
     let seconds = arguments.next().expect("the seconds to search");
     let from_clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
     let first_seed = arguments.next().unwrap_or_else(from_clock);
+    let count = arguments.next().unwrap_or(u64::MAX);
     let until = Instant::now() + Duration::from_secs(seconds);
     let (found, seeds) = (Mutex::new(Found::default()), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| search(&found, &seeds, first_seed, until));
+            scope.spawn(|| search(&found, &seeds, (first_seed, count), until));
         }
     });
     report(found.into_inner().expect("no search has panicked"), seeds.into_inner())
 }
 
 /// Tries one seed after another. The first is tried in any case.
-fn search(found: &Mutex<Found>, seeds: &AtomicU64, first_seed: u64, until: Instant) {
+fn search(found: &Mutex<Found>, seeds: &AtomicU64, (first_seed, count): (u64, u64), until: Instant) {
     loop {
-        let seed = first_seed.wrapping_add(seeds.fetch_add(1, Relaxed));
+        // Of several threads, each takes another one.
+        let next = |tried: u64| (tried < count).then_some(tried + 1);
+        let Ok(tried) = seeds.fetch_update(Relaxed, Relaxed, next) else { return };
+        let seed = first_seed.wrapping_add(tried);
         let outcome = (Playing::by(seed).run)(Choices::seeded(seed), STEPS, false);
         let mut found = found.lock().expect("no search has panicked");
         found.steps += outcome.steps;
