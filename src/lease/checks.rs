@@ -111,8 +111,8 @@ static OLD_TRANSACTION: Query = Query::of_statistics(oldest_transaction!("true")
 /// has an age of its own.
 static FREEZING: Query = Query::of_statistics(
     "SELECT pg_catalog.mxid_age(relminmxid), \
-            pg_catalog.current_setting('autovacuum')::bool AND pg_catalog.current_setting('track_counts')::bool \
-                AND COALESCE((SELECT option_value::bool FROM pg_catalog.pg_options_to_table(reloptions) \
+            pg_catalog.current_setting('autovacuum')::pg_catalog.bool AND pg_catalog.current_setting('track_counts')::pg_catalog.bool \
+                AND COALESCE((SELECT option_value::pg_catalog.bool FROM pg_catalog.pg_options_to_table(reloptions) \
                               WHERE option_name OPERATOR(pg_catalog.=) 'autovacuum_enabled'), true), \
             COALESCE((SELECT option_value::int FROM pg_catalog.pg_options_to_table(reloptions) \
                       WHERE option_name OPERATOR(pg_catalog.=) 'autovacuum_multixact_freeze_max_age'), 2147483647) \
