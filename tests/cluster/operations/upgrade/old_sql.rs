@@ -66,6 +66,8 @@ const CALLS: &[&str] = &[
     "SELECT FROM lease_acquire('p'), lease_try_acquire('p', owner => 'app')",
     "WITH fenced AS MATERIALIZED (SELECT lease_fence(name, token) FROM idgen.leases WHERE name = 'p')
      INSERT INTO guarded SELECT 1 FROM fenced",
+    "SELECT lease_release_many(array_agg(name), array_agg(token)) FROM lease_acquire_many('{p1,p2}')",
+    "SELECT lease_fence_many('{}', '{}'), lease_try_acquire_many('{p3,p4}')",
     "SELECT lease_renew('p', token), lease_renew_many('{p}', ARRAY[token]) FROM idgen.leases WHERE name = 'p'",
     "SELECT lease_release('p', token) FROM idgen.leases WHERE name = 'p'",
 ];
