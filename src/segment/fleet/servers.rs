@@ -111,12 +111,12 @@ pub fn withheld() -> Vec<(String, usize)> {
         return Vec::new();
     }
     let shared = SHARED.read_latest(&[user().into()], |row| (text(row, 1), text(row, 2)));
-    let current = place::identity().to_string();
+    // Without preload there is no identity, and with no such tag none is needed.
     let is_interrupted = |recorded: &str| place::identity().state_of(recorded) != HistoryState::Own;
     let interrupted = shared.into_iter().filter(|(_, recorded)| is_interrupted(recorded));
     let waiting = interrupted.filter_map(|(tag, _)| {
         let row = store::find(&tag)?.row;
-        match SharedTag::read(&mut Rows::default(), &row, None).standing(&current) {
+        match SharedTag::read(&mut Rows::default(), &row, None).standing(&place::identity().to_string()) {
             Standing::Waits { unreported } => Some((tag, unreported.len())),
             Standing::Grants => None,
         }
