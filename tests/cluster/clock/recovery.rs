@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use idgen_testkit::ids::{assert_distinct, assert_increasing, count_repeated, last};
 use idgen_testkit::sql::{PATIENCE, backend_pid, execute, row, value};
-use idgen_testkit::{Builder, Cluster, chown_to_server, high_water, private_dir, rounds, run};
+use idgen_testkit::{Builder, Cluster, Stop, chown_to_server, high_water, private_dir, rounds, run};
 use postgres::Client;
 
 use crate::{builder, draw_one, ms, time_of};
@@ -252,4 +252,26 @@ fn backup_whose_first_start_cannot_write_the_file_repeats_no_id() {
     set_mode(0o600);
     server.start_again();
     assert_ids_continue(&server, &replicated);
+}
+
+/// A start that follows other WAL draws a number first. It fails if the earlier number could stay: ids could repeat.
+#[test]
+fn standby_that_can_neither_write_nor_remove_its_number_does_not_start() {
+    let primary = primary();
+    let standby = standby_of(&primary, Behind::Hour);
+    standby.stop(Stop::Fast);
+    let number = standby.data_dir().join("idgen_place");
+    std::fs::remove_file(&number).expect("a server has a number");
+    std::fs::create_dir(&number).expect("the data directory is writable");
+    standby.spawn();
+    standby.wait_until_exited();
+    let log = standby.log();
+    assert!(log.contains("could not write file \"idgen_place\""), "{log}");
+    std::fs::remove_dir(&number).expect("an empty directory");
+    let replicated = insert(&mut primary.client(), 10);
+    standby.start_again();
+    standby.wait_until_replayed(&primary);
+    primary.kill9_postmaster();
+    standby.promote();
+    assert_ids_continue(&standby, &replicated);
 }

@@ -129,7 +129,7 @@ pub trait Port {
     fn commit_label<R>(&self, choose: impl FnOnce() -> (MarkLabel, bool, R)) -> R;
     /// The timeline that this server writes.
     fn timeline(&self) -> u32;
-    /// This process waits for ids that need a label, or has the label and not moved the mark yet.
+    /// True from the moment when this process waits for a label until it has moved the mark.
     fn is_waiting(&self) -> &AtomicBool;
 
     /// Not under a lock.

@@ -3,7 +3,7 @@
 //! Each record has two copies, so that damage to one block does not lose the newest mark: the older record does not
 //! tell how late that is.
 
-use crate::coordinator::has_followed_other_wal;
+use crate::coordinator::has_one_writer;
 use sha2::{Digest, Sha256};
 
 /// Bytes of one record: a disk sector, which most disks write atomically.
@@ -64,7 +64,7 @@ impl Record {
     pub fn continues_in(&self, life: &str) -> bool {
         match &self.life {
             Some(written) => !life.is_empty() && written == life,
-            None => !life.is_empty() && !has_followed_other_wal(life),
+            None => has_one_writer(life),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::label::{MarkLabel, moved_ms};
 use super::record::Found;
-use crate::coordinator::has_followed_other_wal;
+use crate::coordinator::has_one_writer;
 
 /// Added to times by another server's clock: its ids may have been further ahead than they are after one crash.
 const MARGIN_MS: i64 = 10_000;
@@ -36,10 +36,10 @@ pub struct Commits {
 }
 
 impl Evidence<'_> {
-    /// The data may be newer than the file: they are of another life. Without a file, nothing has ended this life.
+    /// The data may be newer than the file: it is of another life. Without a file, other servers may have written the data.
     pub fn is_replayed(&self, file: Option<&Found>) -> bool {
-        let continues = |found: &Found| found.record.continues_in(self.life);
-        self.is_promoted || !file.map_or_else(|| !has_followed_other_wal(self.life), continues)
+        let is_own = file.map_or_else(|| has_one_writer(self.life), |found| found.record.continues_in(self.life));
+        self.is_promoted || !is_own
     }
 
     /// The floor: no id issued earlier by this server, or by the primary it followed, has this time or a later one.

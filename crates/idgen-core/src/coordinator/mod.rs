@@ -34,9 +34,9 @@ pub fn life_number(random: u64, follows_other_wal: bool) -> String {
     text
 }
 
-/// True if the data were another server's, or a backup, when the number was drawn.
-pub fn has_followed_other_wal(life_number: &str) -> bool {
-    life_number.ends_with(REPLAYED)
+/// True if one server has written all the data. An empty number is not known.
+pub fn has_one_writer(life_number: &str) -> bool {
+    !life_number.is_empty() && !life_number.ends_with(REPLAYED)
 }
 
 impl Place {
@@ -57,7 +57,7 @@ impl Place {
 
     /// True if the data here were another server's, or a backup, since the server has such numbers.
     pub fn has_followed_other_wal(&self) -> bool {
-        self.life.as_deref().is_some_and(has_followed_other_wal)
+        self.life.as_deref().is_some_and(|life| life.ends_with(REPLAYED))
     }
 
     /// True if this server has written its data alone since it wrote a row that has the recorded place.

@@ -101,6 +101,11 @@ fn times_of_commits_count_only_without_a_label() {
         assert_eq!(labelled.floor_ms(file), NOW_MS + AHEAD_MS);
         assert_eq!(replayed.floor_ms(file), NOW_MS + year_ms + AHEAD_MS + 10_000);
     }
+    // Without a number nothing shows whose data they are.
+    let unknown = Evidence { life: "", ..replayed };
+    for file in [None, Some(&mark)] {
+        assert_eq!(unknown.floor_ms(file), NOW_MS + year_ms + AHEAD_MS + 10_000);
+    }
     // Without recovery these times are this server's own, and the mark covers them.
     assert_eq!(Evidence { life: OWN, ..replayed }.floor_ms(Some(&mark)), NOW_MS - 86_400_000);
 }
