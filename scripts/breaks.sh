@@ -2,11 +2,8 @@
 # breaks.sh: breaks the core in one place after another, in a copy, and fails if its tests do not notice.
 set -euo pipefail
 
-root=$(cd "$(dirname "$0")/.." && pwd)
-copy=$root/target/breaks
-mkdir -p "$copy/crates"
-cp "$root"/{Cargo.lock,rust-toolchain.toml} "$copy"
-printf '[workspace]\nresolver = "3"\nmembers = ["crates/*"]\n' >"$copy/Cargo.toml"
+cd "$(dirname "$0")/.."
+copy=$PWD/target/breaks
 
 # The tests of the core, then those of every interleaving.
 tests() {
@@ -18,8 +15,7 @@ tests() {
 }
 
 copy_core() {
-  rm -rf "$copy/crates/idgen-core"
-  cp -a "$root/crates/idgen-core" "$copy/crates"
+  scripts/core-copy.sh "$copy" idgen-core
 }
 
 # Otherwise each break would seem to be found.
@@ -42,7 +38,6 @@ broken() {
     exit 1
   fi
   OLD=$old NEW=$new perl -0pi -e 's/\Q$ENV{OLD}\E/$ENV{NEW}/' "$file"
-  touch "$file"
   if ! tests --no-run; then
     cat "$copy/log" >&2
     exit 1

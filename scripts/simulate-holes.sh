@@ -5,19 +5,14 @@
 # Each file of crates/idgen-sim/holes is a patch, and says in its first line what the hole was.
 set -euo pipefail
 
-root=$(cd "$(dirname "$0")/.." && pwd)
-copy=$root/target/holes
-mkdir -p "$copy"
-cp "$root"/{Cargo.lock,rust-toolchain.toml} "$copy"
-printf '[workspace]\nresolver = "3"\nmembers = ["crates/idgen-core", "crates/idgen-sim"]\n' >"$copy/Cargo.toml"
+cd "$(dirname "$0")/.."
+copy=$PWD/target/holes
 
 count=0
 missed=0
-for hole in "$root"/crates/idgen-sim/holes/*.patch; do
-  rm -rf "$copy/crates"
-  cp -a "$root/crates" "$copy"
+for hole in crates/idgen-sim/holes/*.patch; do
+  scripts/core-copy.sh "$copy" idgen-core idgen-sim
   patch --quiet --no-backup-if-mismatch -d "$copy" -p1 <"$hole"
-  find "$copy/crates/idgen-core/src" -name '*.rs' -exec touch {} +
   # What only the fix has used is unused now.
   (cd "$copy" && RUSTFLAGS="--allow warnings" cargo build -q --release -p idgen-sim --bin simulate)
   count=$((count + 1))
