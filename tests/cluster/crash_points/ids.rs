@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::Scene;
-use crate::victim::{Death, Victim};
+use crate::victim::{Death, Victim, draw_while};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Course {
@@ -53,15 +53,7 @@ impl Drawing {
 
     /// Draws until that fails.
     fn draw_while(&self, setting: &str, goes_on: impl Fn(&[i64]) -> bool) {
-        let Ok(mut client) = self.cluster().try_client() else { return };
-        let (mut drawn, is_set) = (Vec::new(), client.batch_execute(setting).is_ok());
-        while is_set
-            && (drawn.is_empty() || goes_on(&drawn))
-            && let Ok(rows) = client.query(DRAW, &[])
-        {
-            drawn.extend(rows.iter().map(|row| row.get::<_, i64>(0)));
-        }
-        assert_increasing(&drawn);
+        let drawn = draw_while(self.cluster(), (setting, DRAW), goes_on);
         self.seen.lock().unwrap().extend(drawn);
     }
 }

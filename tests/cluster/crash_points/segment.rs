@@ -8,7 +8,7 @@ use idgen_testkit::ids::{assert_distinct, assert_increasing};
 use idgen_testkit::sql::{execute, ids, value};
 
 use crate::Scene;
-use crate::victim::{Death, Victim};
+use crate::victim::{Death, Victim, draw_while};
 
 /// What the server is that dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,16 +60,8 @@ impl Drawing {
     }
 
     /// Draws until that fails.
-    fn draw_while(&self, cluster: &Cluster, setting: &str, goes_on: impl Fn(usize) -> bool) {
-        let Ok(mut client) = cluster.try_client() else { return };
-        let (mut drawn, is_set) = (Vec::new(), client.batch_execute(setting).is_ok());
-        while is_set
-            && goes_on(drawn.len())
-            && let Ok(rows) = client.query("SELECT segment_next('t')", &[])
-        {
-            drawn.extend(rows.iter().map(|row| row.get::<_, i64>(0)));
-        }
-        assert_increasing(&drawn);
+    fn draw_while(&self, cluster: &Cluster, setting: &str, goes_on: impl Fn(&[i64]) -> bool) {
+        let drawn = draw_while(cluster, (setting, "SELECT segment_next('t')"), goes_on);
         self.seen.lock().unwrap().extend(drawn);
     }
 }
@@ -88,8 +80,9 @@ impl Scene for Drawing {
     }
 
     fn look(&self) {
-        self.servers()
-            .for_each(|cluster| self.draw_while(cluster, "SET idgen.segment_timeout = '100 ms'", |drawn| drawn < 100));
+        self.servers().for_each(|cluster| {
+            self.draw_while(cluster, "SET idgen.segment_timeout = '100 ms'", |drawn| drawn.len() < 100)
+        });
     }
 
     fn check(&self) {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use idgen_testkit::ids::assert_increasing;
 use idgen_testkit::sql::PATIENCE;
 use idgen_testkit::{Builder, Cluster, Paused, Stop, chown_to_server, pause_if_running};
 
@@ -131,4 +132,19 @@ impl Victim {
         let file = fs::read_to_string(self.cluster.data_dir().join("postmaster.pid")).expect("the server runs");
         file.lines().nth(7).is_some_and(|state| state.trim() == "stopping")
     }
+}
+
+/// Draws in a session of its own, after this setting and by this query, until that fails. What it has drawn rises.
+pub fn draw_while(cluster: &Cluster, (setting, query): (&str, &str), goes_on: impl Fn(&[i64]) -> bool) -> Vec<i64> {
+    let mut drawn: Vec<i64> = Vec::new();
+    let Ok(mut client) = cluster.try_client() else { return drawn };
+    let is_set = client.batch_execute(setting).is_ok();
+    while is_set
+        && (drawn.is_empty() || goes_on(&drawn))
+        && let Ok(rows) = client.query(query, &[])
+    {
+        drawn.extend(rows.iter().map(|row| row.get::<_, i64>(0)));
+    }
+    assert_increasing(&drawn);
+    drawn
 }
