@@ -69,7 +69,7 @@ impl Layout {
     }
 }
 
-/// What is wrong with a word, or with the layout as a whole.
+/// An error of a word, or of the whole layout.
 type Problem = Cow<'static, str>;
 
 fn at(word: &str, problem: Problem) -> String {

@@ -107,9 +107,9 @@ pub struct NewRange {
 pub enum NoValues {
     /// Another transaction has locked the row.
     Busy,
-    /// This coordinator waits for the reports of these servers.
+    /// The coordinator grants nothing before these servers have reported.
     Unreported { tag: String, servers: Vec<i64> },
-    /// A server of this coordinator has received values above the upper bound.
+    /// A server has received values above the upper bound.
     BeyondBound { tag: String, upper_bound: i64 },
     /// A synchronous standby may lack the row that has them.
     Skipped(ValueRun),

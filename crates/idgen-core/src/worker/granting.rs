@@ -51,7 +51,7 @@ pub struct Request<'a> {
     pub prefer: Option<i32>,
 }
 
-/// What is written to the row of a worker id.
+/// The new values of the row of a worker id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant<'a> {
     pub worker_id: i32,
@@ -67,7 +67,7 @@ pub type Granted<'a> = (Grant<'a>, i64);
 /// Why a call grants, renews, confirms or releases nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// This database is a copy of the coordinator.
+    /// The database is a copy of the coordinator's, and grants nothing.
     Copied,
     UnknownPool,
     TtlOutOfRange,

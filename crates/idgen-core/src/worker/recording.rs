@@ -16,7 +16,7 @@ pub trait HistoryStore {
     fn started_us(&self) -> i64;
     /// How far past a ttl of this length a rectangle may end, by the settings.
     fn max_lead_us(&self, ttl_us: i64) -> i64;
-    /// What is known without a history.
+    /// The evidence about a database without a history.
     fn past(&mut self) -> Past;
     /// `None` before the first pool.
     fn read(&mut self) -> Option<History>;

@@ -13,7 +13,7 @@ pub const LAYOUTS: [&str; 3] = ["snowflake", "time:36 worker:10 sequence:4 unit:
 pub struct Memory {
     pub high_water: HighWater,
     pub table: RefCell<GeneratorTable<'static>>,
-    /// Whoever has borrowed it holds the lock of the file.
+    /// Borrowed by the process that holds the lock of the file.
     pub written: RefCell<Written>,
     /// The number of the life of the data.
     pub life: RefCell<String>,

@@ -27,9 +27,9 @@ struct Tag {
 /// The row of values that are drawn.
 pub struct Drawn {
     pub creation: i64,
-    /// What is durable, unless the row was dropped.
+    /// The durable `max_id`; `None` if the row was dropped.
     pub max_id: Option<i64>,
-    /// What was drawn before the call.
+    /// The last value that was drawn before the call.
     pub above: Option<i64>,
 }
 
