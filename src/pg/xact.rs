@@ -71,10 +71,11 @@ pub fn id() -> i64 {
     unsafe { pg_sys::GetTopFullTransactionId() }.value as i64
 }
 
-/// The transaction's id; 0 if it has none.
-pub fn id_if_any() -> i64 {
+/// The transaction's id; `None` if it has none.
+pub fn id_if_any() -> Option<i64> {
     // SAFETY: reads this process's own state.
-    unsafe { pg_sys::GetTopFullTransactionIdIfAny() }.value as i64
+    let id = unsafe { pg_sys::GetTopFullTransactionIdIfAny() }.value as i64;
+    (id != 0).then_some(id)
 }
 
 /// True while [`in_subtransaction`] rolls back.

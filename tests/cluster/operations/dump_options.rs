@@ -129,6 +129,13 @@ fn transaction_with_the_number_of_the_creator_elsewhere_draws_as_any_other() {
         &mut user,
         "BEGIN; SET LOCAL session_replication_role = replica; UPDATE idgen.segment SET max_id = 0; ROLLBACK",
     );
+    // A transaction without a number has not created the segment either.
+    let without_number = [(); 2].map(|()| {
+        let mut client = copy.client();
+        execute(&mut client, "BEGIN");
+        next(&mut client, "t")
+    });
+    assert!(without_number[0] < without_number[1], "{without_number:?}");
     run_up_to(&mut user, created - 1);
     execute(&mut user, "BEGIN");
     assert_eq!(value::<i64>(&mut user, current), created);
