@@ -116,7 +116,8 @@ pub fn withheld() -> Vec<(String, usize)> {
     let interrupted = shared.into_iter().filter(|(_, recorded)| is_interrupted(recorded));
     let waiting = interrupted.filter_map(|(tag, _)| {
         let row = store::find(&tag)?.row;
-        match SharedTag::read(&mut Rows::default(), &row, None).standing(&place::identity().to_string()) {
+        let current = place::identity().to_string();
+        match SharedTag::read(&mut Rows::default(), &row, None, &current).standing(&current) {
             Standing::Waits { unreported } => Some((tag, unreported.len())),
             Standing::Grants => None,
         }

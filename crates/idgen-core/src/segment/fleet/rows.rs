@@ -41,7 +41,7 @@ pub enum Privilege {
     Serve,
 }
 
-/// Why a call changes nothing.
+/// Why a call is refused. The caller rolls back what it has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// There is no such tag, nor has the server reported for one.
@@ -67,8 +67,9 @@ pub struct Server {
 /// standbys.
 pub fn request(rows: &mut impl TagRows, tag: &str, server: Server, count: u64) -> Result<(Origin, Reply), Refused> {
     let row = lock_to_serve(rows, tag)?;
-    let (mut shared, report) = reported(rows, &row, server);
-    let reply = shared.grant(count, &rows.identity().to_string());
+    let current = rows.identity().to_string();
+    let (mut shared, report) = reported(rows, &row, server, &current);
+    let reply = shared.grant(count, &current);
     if reply == Reply::Exhausted && count > 0 {
         return Err(Refused::Exhausted { upper_bound: row.definition.upper_bound });
     }
@@ -94,10 +95,12 @@ pub fn leave(rows: &mut impl TagRows, tag: &str, server: Server) -> Result<(), R
         }
     }
     let row = lock_to_serve(rows, tag)?;
-    let (mut shared, _) = reported(rows, &row, server);
-    shared.leave(server.number, &rows.identity().to_string()).expect("it has reported");
+    let current = rows.identity().to_string();
+    let (mut shared, _) = reported(rows, &row, server, &current);
+    shared.leave(server.number, &current).expect("it has reported");
+    share(rows, &row, &shared)?;
     rows.delete_report(tag, server.number);
-    share(rows, &row, &shared)
+    Ok(())
 }
 
 /// The operator's decision that the servers that have not reported are gone for good.
@@ -108,8 +111,9 @@ pub fn resume(rows: &mut impl TagRows, tag: &str, max_id: i64) -> Result<(), Ref
     if max_id > upper_bound {
         return Err(Refused::AboveUpperBound { max_id, upper_bound });
     }
-    let mut shared = SharedTag::read(rows, &row, None);
-    shared.resume(max_id, &rows.identity().to_string());
+    let current = rows.identity().to_string();
+    let mut shared = SharedTag::read(rows, &row, None, &current);
+    shared.resume(max_id, &current);
     share(rows, &row, &shared)
 }
 
@@ -119,8 +123,9 @@ pub fn own_allocation(rows: &mut impl TagRows, row: &TagRow) -> Result<Allocatio
     if row.link.history.as_ref().is_none_or(is_own) {
         return Ok(row.definition.allocation());
     }
-    let mut shared = SharedTag::read(rows, row, None);
-    match shared.settle(&rows.identity().to_string()) {
+    let current = rows.identity().to_string();
+    let mut shared = SharedTag::read(rows, row, None, &current);
+    match shared.settle(&current) {
         Standing::Waits { unreported } => Err(NoValues::Unreported { tag: row.tag.clone(), servers: unreported }),
         Standing::Grants => match share(rows, row, &shared) {
             Ok(()) => Ok(shared.allocation),
@@ -153,13 +158,12 @@ fn share(rows: &mut impl TagRows, row: &TagRow, shared: &SharedTag) -> Result<()
 
 /// The tag with a new report, which is returned too. While the history is the tag's, and has granted what the server has
 /// received, the reports of others do not matter.
-fn reported(rows: &mut impl TagRows, row: &TagRow, server: Server) -> (SharedTag, ServerReport) {
+fn reported(rows: &mut impl TagRows, row: &TagRow, server: Server, current: &str) -> (SharedTag, ServerReport) {
     let Server { number, received } = server;
-    let mut shared = SharedTag::read(rows, row, (received <= row.definition.max_id).then_some(number));
-    let current = rows.identity().to_string();
-    let is_current = |shared: &SharedTag| shared.history.as_deref() == Some(&current);
+    let mut shared = SharedTag::read(rows, row, (received <= row.definition.max_id).then_some(number), current);
+    let is_current = |shared: &SharedTag| shared.history.as_deref() == Some(current);
     let was_current = is_current(&shared);
-    let report = shared.report(number, received, &current);
+    let report = shared.report(number, received, current);
     if was_current && !is_current(&shared) {
         rows.clear_reports(row, received);
     }
@@ -168,10 +172,10 @@ fn reported(rows: &mut impl TagRows, row: &TagRow, server: Server) -> (SharedTag
 
 impl SharedTag {
     /// The rows of a tag. The caller has locked that of the tag, without which no report changes. While the history is the
-    /// tag's, only the report of this server is read, if it is given.
-    pub fn read(rows: &mut impl TagRows, row: &TagRow, server: Option<i64>) -> Self {
+    /// tag's, only the report of this server is read, if it is given. `current` is the text of the identity.
+    pub fn read(rows: &mut impl TagRows, row: &TagRow, server: Option<i64>, current: &str) -> Self {
         let history = row.link.history.clone().map(|recorded| rows.identity().in_the_present_form(recorded));
-        let is_current = history.as_ref().is_some_and(|history| *history == rows.identity().to_string());
+        let is_current = history.as_deref() == Some(current);
         let mut servers = rows.reports(&row.tag, server.filter(|_| is_current));
         for report in &mut servers {
             report.history = rows.identity().in_the_present_form(std::mem::take(&mut report.history));
