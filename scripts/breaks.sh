@@ -75,6 +75,12 @@ broken 'G1: a server accepts a value that it has received' segment/fleet.rs \
   'first > received' 'first >= received'
 broken 'G3: an older row brings its values back' segment/table.rs \
   'tenant.version >= version' 'tenant.version == version'
+broken 'G1: values are used that no standby may have' segment/supply/supplier.rs \
+  'if port.was_cancelled() {' 'if false && port.was_cancelled() {'
+broken 'G1: a server receives values under a former number' segment/tag.rs \
+  'link.received.is_none() && link.server == Some(server);' 'link.received.is_none() && server > 0;'
+broken 'G3: a ring takes values of another version' segment/table.rs \
+  'tenant.key == key && tenant.version == new.version' 'tenant.key == key'
 broken 'L2: one more holder than slots' lease/attempt.rs \
   '(holders + 1).saturating_sub(' 'holders.saturating_sub('
 broken 'L2: a shared term begins beside a slot' lease/attempt.rs \

@@ -212,8 +212,8 @@ impl Filling for Process {
     fn install(&mut self, key: TagKey, new: NewRange) {
         self.effect("install");
         assert!(new.range.last() <= self.row.definition.max_id, "values that the row does not have");
-        self.table.install(0, key, &new, &mut turns::Turns::default(), 0);
-        self.installed.push(new.range);
+        let is_installed = self.table.install(0, key, &new, &mut turns::Turns::default(), 0);
+        self.installed.extend(is_installed.then_some(new.range));
     }
 }
 

@@ -7,7 +7,7 @@ use crate::segment::refill::refill;
 use crate::segment::supply::requests::{Answer, Failure};
 use crate::segment::supply::stock::Need;
 use crate::segment::supply::supplier::{Due, Supplier};
-use crate::segment::tag::TagRow;
+use crate::segment::tag::{Origin, TagRow};
 use crate::segment::{NoValues, ValueRun};
 use proptest::prelude::*;
 use std::cell::RefCell;
@@ -116,6 +116,38 @@ fn values_are_confirmed_and_recorded_before_they_are_installed() {
     assert_eq!(attached.process.coordinator.borrow().tag.definition.max_id, before);
     attached.serve(Need::Demand, Faults::default());
     assert_eq!(attached.process.calls[2..5], ["open", "confirm", "ask"]);
+}
+
+/// They may be lost with the next failover.
+#[test]
+fn values_whose_wait_for_the_standby_is_cancelled_are_not_installed() {
+    let mut attached = Attached::new(&fleet(), 1);
+    let before = attached.process.installed.clone();
+    let outcome = attached.serve(Need::Demand, Faults { is_cancelled: true, ..Faults::default() });
+    assert!(matches!(outcome, Some(Err(Failure::Tag(NoValues::Skipped(_))))), "{outcome:?}");
+    assert_eq!(attached.process.installed, before);
+}
+
+#[test]
+fn row_that_was_attached_again_takes_no_values_of_its_former_number() {
+    let mut tag = row(1);
+    tag.attach(1, 2_000_000);
+    let origin = Origin { source: "7/5/1/1".to_owned(), stride: 1, residue: 0 };
+    let before = tag.basis();
+    assert!(!tag.receive(2, 50, &origin, 10));
+    assert_eq!(tag.basis(), before);
+    assert!(tag.receive(1, 50, &origin, 10));
+    assert_eq!(tag.definition.max_id, 50);
+}
+
+#[test]
+fn ring_takes_no_values_of_another_version_of_its_row() {
+    let mut process = Process::new(&fleet(), row(1));
+    let tenant = process.ring(1).tenant;
+    process.row.version += 1;
+    assert!(process.survives(|port| refill(port, &tenant, 1).unwrap()));
+    assert!(process.row.definition.max_id > 0, "they are skipped");
+    assert!(process.installed.is_empty());
 }
 
 #[test]

@@ -24,6 +24,15 @@ fn renewed(database: &mut Database, grant: &Grant) -> Result<Renewal, Refusal> {
 }
 
 #[test]
+fn grant_that_nobody_confirms_waits_for_the_standbys() {
+    for reached_us in [None, Some(1000)] {
+        let mut database = Database::new(1, TTL_US);
+        acquire(&mut database, POOL, &Request { reached_us, ..request(0) }).expect("a worker id is free");
+        assert_eq!(database.survives_failover, reached_us.is_none());
+    }
+}
+
+#[test]
 fn search_takes_the_preferred_then_the_owned_then_what_ended_first_and_what_can_be_renewed_last() {
     let row = |worker_id, token, owner: Option<&str>, not_after_us, epoch| WorkerRow {
         worker_id,

@@ -22,6 +22,8 @@ pub struct Database {
     pub label: Option<Label>,
     /// Tokens so far, which are never drawn twice.
     pub drawn: u64,
+    /// The commit waits for the standbys.
+    pub survives_failover: bool,
 }
 
 impl Database {
@@ -41,6 +43,7 @@ impl Database {
             history: None,
             label: None,
             drawn: 0,
+            survives_failover: false,
         };
         // With the first pool, before its rows.
         begin(&mut database);
@@ -159,7 +162,9 @@ impl GrantRows for Database {
         *self.row(worker_id) = (WorkerRow { worker_id, token, owner, not_after_us, epoch }, rectangle, self.now_us);
     }
 
-    fn survive_failover(&mut self) {}
+    fn survive_failover(&mut self) {
+        self.survives_failover = true;
+    }
 }
 
 impl HeldRows for Database {

@@ -240,6 +240,9 @@ impl Server for Own {
     }
 
     fn publish(&mut self, _pool: &str, lease: &ServerLease) {
+        let shown_ms = lease.rectangle().map(|rectangle| rectangle.end_ms());
+        let (.., end_ms) = self.issuing.expect("a lease");
+        assert!(shown_ms <= Some(end_ms), "sessions see an end that ids do not have yet");
         self.store(lease);
     }
 
