@@ -8,7 +8,7 @@ use crate::pg::system_clock;
 use crate::settings;
 use idgen_core::layout::{time_text, time_text_us};
 use idgen_core::worker::PoolBounds;
-use idgen_core::worker::granting::Refusal;
+use idgen_core::worker::Refusal;
 use std::ffi::CStr;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;

@@ -2,7 +2,7 @@
 
 use super::recording::{self, HistoryStore};
 use super::search::Search;
-use super::{PoolBounds, Rectangle};
+use super::{PoolBounds, Rectangle, Refusal};
 use std::ops::RangeInclusive;
 
 /// The definition of a pool.
@@ -63,46 +63,6 @@ pub struct Grant<'a> {
 
 /// A grant, with how long its holder has to wait before its first id.
 pub type Granted<'a> = (Grant<'a>, i64);
-
-/// Why a call grants, renews, confirms or releases nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// The database is a copy of the coordinator's, and grants nothing.
-    Copied,
-    UnknownPool,
-    TtlOutOfRange,
-    TtlBeyondThePools {
-        ttl_us: i64,
-    },
-    TooFarAhead {
-        excess_us: i64,
-        max_lead_us: i64,
-    },
-    /// All worker ids of the pool are held.
-    Exhausted {
-        range: RangeInclusive<i32>,
-    },
-    /// All free worker ids begin further ahead of the clock than a holder may be.
-    BeginsTooFar {
-        worker_id: i32,
-        not_before_us: i64,
-        bounds: PoolBounds,
-    },
-    /// The token is not current.
-    Stale {
-        token: i64,
-    },
-    /// The token was granted or renewed in the same transaction.
-    Uncommitted {
-        worker_id: i32,
-    },
-    /// Two processes have the token, or the answer to a renewal was lost.
-    RenewedByAnother {
-        worker_id: i32,
-        last_us: i64,
-        not_after_us: i64,
-    },
-}
 
 /// A number of JavaScript is exact up to there. That no token is drawn twice for a worker id is a matter of chance: 2^-53.
 const TOKEN_BITS: u32 = 53;

@@ -1,9 +1,8 @@
 //! What the holder of a worker id does at the coordinator: it renews the end of its rectangle, confirms the rectangle, and
 //! releases the worker id.
 
-use super::Rectangle;
-use super::granting::Refusal;
 use super::recording::{self, HistoryStore};
+use super::{Rectangle, Refusal};
 use crate::history::History;
 
 /// The rows that a holder reads and writes, within a transaction.

@@ -20,6 +20,48 @@ pub mod recording;
 pub mod search;
 pub mod server;
 
+use std::ops::RangeInclusive;
+
+/// Why a call grants, renews, confirms or releases nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The database is a copy of the coordinator's, and grants nothing.
+    Copied,
+    UnknownPool,
+    TtlOutOfRange,
+    TtlBeyondThePools {
+        ttl_us: i64,
+    },
+    TooFarAhead {
+        excess_us: i64,
+        max_lead_us: i64,
+    },
+    /// All worker ids of the pool are held.
+    Exhausted {
+        range: RangeInclusive<i32>,
+    },
+    /// All free worker ids begin further ahead of the clock than a holder may be.
+    BeginsTooFar {
+        worker_id: i32,
+        not_before_us: i64,
+        bounds: PoolBounds,
+    },
+    /// The token is not current.
+    Stale {
+        token: i64,
+    },
+    /// The token was granted or renewed in the same transaction.
+    Uncommitted {
+        worker_id: i32,
+    },
+    /// Two processes have the token, or the answer to a renewal was lost.
+    RenewedByAnother {
+        worker_id: i32,
+        last_us: i64,
+        not_after_us: i64,
+    },
+}
+
 /// The bounds of a pool's rectangles: from the coordinator's clock, settings and history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolBounds {

@@ -2,8 +2,7 @@
 //! tokens: since the last grant that is known here, others may have been granted. It changes no row of a worker id, because
 //! an open transaction may have locked that.
 
-use super::PoolBounds;
-use super::granting::Refusal;
+use super::{PoolBounds, Refusal};
 use crate::history::{History, HistoryState, Identity, Past};
 use std::fmt;
 

@@ -3,7 +3,8 @@
 use super::database::{Database, POOL};
 use crate::coordinator::Place;
 use crate::history::Identity;
-use crate::worker::granting::{Grant, Refusal, Request, acquire};
+use crate::worker::Refusal;
+use crate::worker::granting::{Grant, Request, acquire};
 use crate::worker::holding::{Renewal, confirm, release, renew};
 use crate::worker::recording::{begin_another, for_grant};
 use crate::worker::search::{Search, WorkerRow};

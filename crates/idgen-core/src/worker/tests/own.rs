@@ -4,8 +4,9 @@
 use super::database::{Database, POOL};
 use crate::coordinator::{CoordinatorId, Place};
 use crate::worker::Rectangle;
+use crate::worker::Refusal;
 use crate::worker::by_hand::WorkerSetting;
-use crate::worker::granting::{Refusal, Request, acquire};
+use crate::worker::granting::{Request, acquire};
 use crate::worker::holding::{Renewal, confirm, release, renew};
 use crate::worker::lease::{ServerLease, WorkerLease};
 use crate::worker::memory::{LastWorkerId, Memory, MemoryFile, RememberedLease};

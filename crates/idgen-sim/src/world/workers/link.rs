@@ -7,7 +7,7 @@ use crate::world::process::Process;
 use crate::world::server::Phase;
 use idgen_core::coordinator::CoordinatorId;
 use idgen_core::history::Identity;
-use idgen_core::worker::granting::Refusal;
+use idgen_core::worker::Refusal;
 use idgen_core::worker::lease::WorkerLease;
 use idgen_core::worker::server::{Coordinator, Failure, LastUse};
 use std::cell::RefCell;
