@@ -123,8 +123,8 @@ fn transaction_that_waits_for_a_standby_is_open() {
 fn settled_ids_never_fall() {
     let turn = "other: SELECT snowflake_next('seconds') -> $last > 0
         other: SELECT snowflake_settled('seconds') = $last -> t
-        open: BEGIN; SELECT snowflake_next('seconds')
-        other: SELECT snowflake_settled('seconds') = $last -> t
+        open: BEGIN; SELECT snowflake_next('seconds') -> $open > $last
+        other: SELECT snowflake_settled('seconds') BETWEEN $last AND $open - 1 /* more than $last in a new tick */ -> t
         open: COMMIT
         ";
     play(&Cluster::builder().start_with_extension(), &turn.repeat(3));
