@@ -7,9 +7,9 @@
 
 use crate::error;
 use crate::pg::{recovery, session, system_clock, xact};
-use idgen_core::coordinator::{Place, life_number};
+use idgen_core::coordinator::Place;
 use idgen_core::history::Identity;
-use idgen_core::life::{self, Life, Start, Wal};
+use idgen_core::life::{Life, Replay, Start, Wal};
 use pgrx::prelude::*;
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -31,19 +31,28 @@ pub fn begin() {
     HAS_BEGUN.store(true, Relaxed);
     // SAFETY: a flag that is set earlier.
     let is_upgrade = unsafe { pg_sys::IsBinaryUpgrade };
-    let follows_other_wal =
-        life::starts_from_other_wal(|name| fs::exists(name).unwrap_or(false), recovery::ended_in_recovery());
+    let replay = Replay::at_start(|name| fs::exists(name).unwrap_or(false), recovery::ended_in_recovery());
     let recorded = match fs::read_to_string(PATH) {
         Ok(text) => Some(Life::parse(&text)),
         // pg_upgrade resets WAL. A new cluster gets its file at the first start of its own.
         Err(error) if error.kind() == ErrorKind::NotFound && !is_upgrade => None,
-        Err(_) if follows_other_wal => None,
+        Err(_) if replay != Replay::Own => None,
         Err(_) => return,
     };
     if !is_upgrade {
         xact::at_exit(at_exit);
     }
-    let (life, wal) = next_life(recorded.as_ref(), follows_other_wal);
+    let start = Start {
+        replay,
+        directory: &recovery::identity_of(FINGERPRINT).expect("PostgreSQL has read it"),
+        system: recovery::system_identifier(),
+        is_shut_down: recovery::is_shut_down(),
+        checkpoint: recovery::checkpoint_position(),
+        is_first: recovery::is_checkpoint_first(),
+        boot: system_clock::boot_clock_name().unwrap_or_default(),
+        syncs_files: recovery::syncs_files(),
+    };
+    let (life, wal) = Life::at_start(recorded.as_ref(), &start, || session::random_i64() as u64);
     let life = Life { checkpoint: life.checkpoint.filter(|_| !is_upgrade), ..life };
     if recorded.as_ref() == Some(&life) {
         return;
@@ -69,27 +78,6 @@ pub fn begin() {
     crate::pg::crash_point!("start: the place is written");
 }
 
-/// The life that this start continues or begins, and what it finds.
-fn next_life(recorded: Option<&Life>, follows_other_wal: bool) -> (Life, Wal) {
-    let boot = system_clock::boot_clock_name().unwrap_or_default();
-    let start = Start {
-        follows_other_wal,
-        system: recovery::system_identifier(),
-        is_shut_down: recovery::is_shut_down(),
-        checkpoint: recovery::checkpoint_position(),
-        is_first: recovery::is_checkpoint_first(),
-        boot,
-    };
-    let wal = recorded.map_or_else(|| Life::default().wal_at(&start), |life| life.wal_at(&start));
-    let number = match recorded {
-        Some(life) if wal == Wal::Continued => life.number.clone(),
-        // After a loss as little is known as after a restore.
-        _ => life_number(session::random_i64() as u64, wal != Wal::Continued),
-    };
-    let unsynced_boot = (!recovery::syncs_files()).then(|| boot.to_owned());
-    (Life { number, system: Some(start.system), checkpoint: Some(start.checkpoint), unsynced_boot }, wal)
-}
-
 /// In the postmaster as it gives up shared memory: records the checkpoint of a clean stop.
 fn at_exit(code: i32) {
     if code != 0 || !recovery::is_shut_down() {
@@ -105,34 +93,38 @@ fn at_exit(code: i32) {
     }
 }
 
-/// Raises 58030 if a file of the data directory cannot be read, and 55000 without preload: a start without it draws no
-/// number, so the one in the file may be that of an earlier state.
-fn current() -> Place {
-    if !HAS_BEGUN.load(Relaxed) {
-        error::not_preloaded().raise();
-    }
-    read().unwrap_or_else(|(path, error)| error::directory_unreadable(path, &error).raise())
-}
-
-/// What grants from this database. As [`current`]. The same for this process from the first call on, which is not during
-/// recovery.
+/// What grants from this database. The same for this process from the first call on, which is not during recovery. Raises
+/// 58030 if a file of the data directory cannot be read, and 55000 without preload: a start without it draws no number, so the
+/// one in the file may be that of an earlier state.
 pub fn identity() -> &'static Identity {
     static IDENTITY: OnceLock<Identity> = OnceLock::new();
-    IDENTITY.get_or_init(|| Identity {
-        system_identifier: recovery::system_identifier(),
-        timeline: recovery::timeline(),
-        database: session::database(),
-        place: current(),
+    IDENTITY.get_or_init(|| {
+        if !HAS_BEGUN.load(Relaxed) {
+            error::not_preloaded().raise();
+        }
+        let (place, life) =
+            read_with_life().unwrap_or_else(|(path, error)| error::directory_unreadable(path, &error).raise());
+        Identity {
+            system_identifier: recovery::system_identifier(),
+            timeline: recovery::timeline(),
+            database: session::database(),
+            is_copy: life.is_copied_to(place.directory()),
+            place,
+        }
     })
 }
 
 /// The error names the file.
 pub fn read() -> Result<Place, (&'static str, io::Error)> {
+    read_with_life().map(|(place, _)| place)
+}
+
+fn read_with_life() -> Result<(Place, Life), (&'static str, io::Error)> {
     let named = |path| move |error| (path, error);
     let directory = recovery::identity_of(FINGERPRINT).map_err(named(FINGERPRINT))?;
     let control_file = recovery::identity_of(CONTROL_FILE).map_err(named(CONTROL_FILE))?;
-    let text = fs::read_to_string(PATH).map_err(named(PATH))?;
-    Ok(Place::new(&directory, &control_file, &Life::parse(&text).number))
+    let life = Life::parse(&fs::read_to_string(PATH).map_err(named(PATH))?);
+    Ok((Place::new(&directory, &control_file, &life.number), life))
 }
 
 /// The number of the life of the data; empty without a file. The same as long as the server runs. Not in the postmaster.

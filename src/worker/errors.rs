@@ -57,7 +57,7 @@ errors! {
 
     fn copy_of_the_coordinator() {
         ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "this database is a copy of the coordinator";
-        detail: "Another data directory of the same server and timeline has granted worker ids, and may still do so.";
+        detail: "Another data directory of the same server and timeline may have granted worker ids, and may still do so.";
         hint: "Point idgen.coordinator at the origin. If the origin was moved here or grants no more, run SELECT \
             worker_begin_history();";
     }

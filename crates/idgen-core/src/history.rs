@@ -16,6 +16,8 @@ pub struct Identity {
     pub database: u32,
     /// A standby has another one.
     pub place: Place,
+    /// Another server began the timeline, and these are a copy of its data. Not a part of the text.
+    pub is_copy: bool,
 }
 
 /// Whether the grants in a database are those of what grants from it now.
@@ -32,13 +34,13 @@ pub enum HistoryState {
 impl Identity {
     /// The state of a history that was recorded with this text: that of an identity, also of an earlier release.
     pub fn state_of(&self, recorded: &str) -> HistoryState {
-        let Some(place) = recorded.strip_prefix(&self.server()).map(Place::parse) else {
-            return HistoryState::Interrupted;
-        };
-        match self.place.continues(&place) {
-            true => HistoryState::Own,
-            false if !self.place.is_directory_of(&place) => HistoryState::Copied,
-            false => HistoryState::Interrupted,
+        match recorded.strip_prefix(&self.server()).map(Place::parse) {
+            Some(place) if self.place.continues(&place) => HistoryState::Own,
+            Some(place) if self.place.is_directory_of(&place) => HistoryState::Interrupted,
+            Some(_) => HistoryState::Copied,
+            // Its origin may not have granted yet in this timeline.
+            None if self.is_copy => HistoryState::Copied,
+            None => HistoryState::Interrupted,
         }
     }
 
@@ -128,7 +130,7 @@ mod tests {
     }
 
     fn identity() -> Identity {
-        Identity { system_identifier: 1, timeline: 2, database: 3, place: place("4-5", "one") }
+        Identity { system_identifier: 1, timeline: 2, database: 3, place: place("4-5", "one"), is_copy: false }
     }
 
     #[test]
@@ -137,15 +139,20 @@ mod tests {
         let copied = Identity { place: place("8-9", "one"), ..identity() };
         assert_eq!(identity().state_of(&recorded), HistoryState::Own);
         assert_eq!(copied.state_of(&recorded), HistoryState::Copied);
+        let restored = Identity { place: place("4-5", "another"), is_copy: true, ..identity() };
+        assert_eq!(restored.state_of(&recorded), HistoryState::Interrupted, "in the same directory");
         for other in [
             Identity { system_identifier: 9, ..identity() },
             Identity { timeline: 9, ..identity() },
             Identity { database: 9, ..identity() },
-            Identity { timeline: 9, ..copied },
-            Identity { place: place("4-5", "another"), ..identity() },
+            Identity { timeline: 9, ..copied.clone() },
         ] {
             assert_eq!(other.state_of(&recorded), HistoryState::Interrupted, "{other:?}");
+            let copy_of_other = Identity { is_copy: true, ..other };
+            assert_eq!(copy_of_other.state_of(&recorded), HistoryState::Copied, "{copy_of_other:?}");
         }
+        let decided = Identity { is_copy: true, ..copied };
+        assert_eq!(decided.state_of(&decided.to_string()), HistoryState::Own);
         assert_eq!(identity().state_of(""), HistoryState::Interrupted, "a dump");
         assert_eq!(identity().state_of("1/2/3/4-5 -"), HistoryState::Own, "a row of 0.14.1");
     }

@@ -3,6 +3,7 @@
 //! PostgreSQL keeps no fact about its WAL outside of its control file, which `pg_resetwal` writes anew. So the file also
 //! records which checkpoint the control file had at the last start or clean stop.
 
+use crate::coordinator::life_number;
 use std::fmt;
 
 /// The content of the file.
@@ -17,13 +18,31 @@ pub struct Life {
     pub checkpoint: Option<u64>,
     /// The boot of the machine, if the server does not sync its files: the end of the boot can lose them.
     pub unsynced_boot: Option<String>,
+    /// The data directory of the server that began the timeline, or `ANOTHER`. `None` if an earlier release wrote the file.
+    pub directory: Option<String>,
+}
+
+/// A directory that is not known.
+const ANOTHER: &str = "another";
+
+/// The WAL that a start replays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replay {
+    Own,
+    /// A standby, or a recovery from an archive. It ends with a promotion, which begins a timeline.
+    UntilPromotion,
+    /// A backup, without a file that asks for more. It goes on in the timeline of the backup.
+    Backup,
+    /// A standby, or a recovery from an archive, that ends without a promotion. It goes on in a timeline of another server.
+    Abandoned,
 }
 
 /// What a start finds.
 #[derive(Clone, Debug)]
 pub struct Start<'a> {
-    /// It begins as a standby, from a backup or in a recovery.
-    pub follows_other_wal: bool,
+    pub replay: Replay,
+    /// The data directory, which a copy does not share.
+    pub directory: &'a str,
     pub system: u64,
     /// The control file is that of a clean stop.
     pub is_shut_down: bool,
@@ -31,6 +50,8 @@ pub struct Start<'a> {
     /// No record comes before the checkpoint: `pg_resetwal` has written it.
     pub is_first: bool,
     pub boot: &'a str,
+    /// Else the end of the boot can lose what the server has written.
+    pub syncs_files: bool,
 }
 
 /// The WAL of the data at a start.
@@ -44,11 +65,16 @@ pub enum Wal {
     Lost,
 }
 
-/// True if a start begins with data that another server's WAL has made, or will make, newer than the files that PostgreSQL
-/// does not log: a standby, a backup, a recovery from an archive, also one that ended without a promotion. Before recovery
-/// begins, which renames the files and overwrites the state in the control file.
-pub fn starts_from_other_wal(exists: impl Fn(&str) -> bool, control_file_is_in_recovery: bool) -> bool {
-    ["standby.signal", "recovery.signal", "backup_label"].into_iter().any(exists) || control_file_is_in_recovery
+impl Replay {
+    /// Before recovery begins, which renames the files and overwrites the state in the control file.
+    pub fn at_start(exists: impl Fn(&str) -> bool, control_file_is_in_recovery: bool) -> Self {
+        match () {
+            () if exists("standby.signal") || exists("recovery.signal") => Replay::UntilPromotion,
+            () if control_file_is_in_recovery => Replay::Abandoned,
+            () if exists("backup_label") => Replay::Backup,
+            () => Replay::Own,
+        }
+    }
 }
 
 impl Life {
@@ -61,14 +87,44 @@ impl Life {
                 Some(("system", system)) => life.system = system.parse().ok(),
                 Some(("checkpoint", position)) => life.checkpoint = u64::from_str_radix(position, 16).ok(),
                 Some(("boot", boot)) => life.unsynced_boot = Some(boot.to_owned()),
+                Some(("directory", directory)) => life.directory = Some(directory.to_owned()),
                 _ => {}
             }
         }
         life
     }
 
-    pub fn wal_at(&self, start: &Start) -> Wal {
-        if start.follows_other_wal || self.system.is_some_and(|system| system != start.system) {
+    /// The life that a start continues or begins, and what it finds. `random` gives a new number.
+    pub fn at_start(recorded: Option<&Life>, start: &Start, random: impl FnOnce() -> u64) -> (Life, Wal) {
+        let unknown = Life::default();
+        let wal = recorded.unwrap_or(&unknown).wal_at(start);
+        let number = match recorded {
+            Some(life) if wal == Wal::Continued => life.number.clone(),
+            // After a loss as little is known as after a restore.
+            _ => life_number(random(), wal != Wal::Continued),
+        };
+        let directory = match (start.replay, recorded.and_then(|life| life.directory.as_deref())) {
+            (Replay::Abandoned, _) => ANOTHER,
+            (Replay::Own | Replay::Backup, Some(directory)) => directory,
+            (Replay::Own | Replay::Backup, None) | (Replay::UntilPromotion, _) => start.directory,
+        };
+        let life = Life {
+            number,
+            system: Some(start.system),
+            checkpoint: Some(start.checkpoint),
+            unsynced_boot: (!start.syncs_files).then(|| start.boot.to_owned()),
+            directory: Some(directory.to_owned()),
+        };
+        (life, wal)
+    }
+
+    /// True if another server has written the data, or writes them too, in the timeline in which this directory goes on.
+    pub fn is_copied_to(&self, directory: &str) -> bool {
+        self.directory.as_ref().is_some_and(|began| began != directory)
+    }
+
+    fn wal_at(&self, start: &Start) -> Wal {
+        if start.replay != Replay::Own || self.system.is_some_and(|system| system != start.system) {
             Wal::Replaced
         } else if self.checkpoint.is_some_and(|recorded| self.is_lost(recorded, start)) {
             Wal::Lost
@@ -90,7 +146,8 @@ impl fmt::Display for Life {
         writeln!(f, "{}", self.number)?;
         self.system.iter().try_for_each(|system| writeln!(f, "system {system}"))?;
         self.checkpoint.iter().try_for_each(|position| writeln!(f, "checkpoint {position:X}"))?;
-        self.unsynced_boot.iter().try_for_each(|boot| writeln!(f, "boot {boot}"))
+        self.unsynced_boot.iter().try_for_each(|boot| writeln!(f, "boot {boot}"))?;
+        self.directory.iter().try_for_each(|directory| writeln!(f, "directory {directory}"))
     }
 }
 
@@ -104,12 +161,22 @@ mod tests {
 
     fn life(checkpoint: u64) -> Life {
         let number = "0000000000000001r".to_owned();
-        Life { number, system: Some(7), checkpoint: Some(checkpoint), unsynced_boot: None }
+        let directory = Some("here".to_owned());
+        Life { number, system: Some(7), checkpoint: Some(checkpoint), unsynced_boot: None, directory }
     }
 
     fn start(is_shut_down: bool, checkpoint: u64) -> Start<'static> {
         let is_first = is_shut_down && checkpoint == FIRST;
-        Start { follows_other_wal: false, system: 7, is_shut_down, checkpoint, is_first, boot: "this" }
+        Start {
+            replay: Replay::Own,
+            directory: "here",
+            system: 7,
+            is_shut_down,
+            checkpoint,
+            is_first,
+            boot: "this",
+            syncs_files: true,
+        }
     }
 
     fn wal(life: &Life, is_shut_down: bool, checkpoint: u64) -> Wal {
@@ -122,7 +189,7 @@ mod tests {
         for life in [life(0), Life { checkpoint: None, ..life(0) }, unsynced] {
             assert_eq!(Life::parse(&life.to_string()), life);
         }
-        let earlier = Life { system: None, checkpoint: None, ..life(0) };
+        let earlier = Life { system: None, checkpoint: None, directory: None, ..life(0) };
         assert_eq!(Life::parse("0000000000000001r"), earlier);
         assert_eq!(wal(&earlier, true, FIRST), Wal::Continued);
     }
@@ -156,11 +223,50 @@ mod tests {
     #[test]
     fn standby_and_a_server_with_another_system_identifier_have_replaced_their_wal_and_lost_none() {
         for checkpoint in [RECORDED, RECORDED - 8, FIRST] {
-            let standby = Start { follows_other_wal: true, ..start(true, checkpoint) };
+            let standby = Start { replay: Replay::UntilPromotion, ..start(true, checkpoint) };
             let subscriber = Start { system: 8, ..start(true, checkpoint) };
             for start in [standby, subscriber] {
                 assert_eq!(life(RECORDED).wal_at(&start), Wal::Replaced);
             }
+        }
+    }
+
+    #[test]
+    fn server_is_a_copy_where_it_did_not_begin_its_timeline() {
+        let is_copy = |recorded: Option<&Life>, replay, directory| {
+            let start = Start { replay, directory, ..start(true, RECORDED) };
+            let (next, _) = Life::at_start(recorded, &start, || 5);
+            let restarted = Start { replay: Replay::Own, ..start };
+            let (again, _) = Life::at_start(Some(&next), &restarted, || 6);
+            assert_eq!(again, next);
+            next.is_copied_to(directory)
+        };
+        let life = life(RECORDED);
+        let earlier = Life { directory: None, ..life.clone() };
+        for (recorded, replay, directory, expected, why) in [
+            (None, Replay::Own, "here", false, "the first start"),
+            (Some(&life), Replay::Own, "here", false, "a restart"),
+            (Some(&life), Replay::Own, "there", true, "a copy of the files"),
+            (Some(&life), Replay::Backup, "there", true, "a backup beside its origin"),
+            (Some(&life), Replay::Backup, "here", false, "a crash in an exclusive backup"),
+            (Some(&life), Replay::UntilPromotion, "there", false, "a standby"),
+            (Some(&life), Replay::Abandoned, "here", true, "a standby without its signal file"),
+            (Some(&earlier), Replay::Own, "here", false, "a file of an earlier release"),
+        ] {
+            assert_eq!(is_copy(recorded, replay, directory), expected, "{why}");
+        }
+    }
+
+    #[test]
+    fn signal_file_promises_a_promotion() {
+        let replay = |names: &[&str], state| Replay::at_start(|name| names.contains(&name), state);
+        assert_eq!(replay(&[], false), Replay::Own);
+        assert_eq!(replay(&["backup_label"], false), Replay::Backup);
+        assert_eq!(replay(&["backup_label"], true), Replay::Abandoned, "a backup of a standby");
+        assert_eq!(replay(&[], true), Replay::Abandoned);
+        for signal in ["standby.signal", "recovery.signal"] {
+            assert_eq!(replay(&["backup_label", signal], true), Replay::UntilPromotion);
+            assert_eq!(replay(&[signal], false), Replay::UntilPromotion);
         }
     }
 }

@@ -51,6 +51,10 @@ impl Place {
         Self { directory: directory.to_owned(), life: Some(life.to_owned()).filter(|life| life.contains('/')) }
     }
 
+    pub fn directory(&self) -> &str {
+        &self.directory
+    }
+
     pub fn is_directory_of(&self, other: &Place) -> bool {
         self.directory == other.directory
     }

@@ -20,6 +20,7 @@ pub mod fleet;
 pub mod ids;
 mod judge;
 mod memory;
+mod place;
 mod postmaster;
 mod process;
 mod rows;

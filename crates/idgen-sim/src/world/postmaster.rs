@@ -1,25 +1,24 @@
 //! What the postmaster of a server that makes ids does as it starts and stops.
 
 use super::clock::Clock;
-use super::disk::{ControlState, Signal};
+use super::disk::Signal;
 use super::judge::Promised;
+use super::place;
 use super::process::Process;
 use super::server::{Floor, Phase};
 use idgen_core::clock::moves;
-use idgen_core::coordinator::life_number;
-use idgen_core::life;
-
-const PLACE_FILE: &str = "idgen_place";
 
 /// What the postmaster does before it lets sessions in.
 pub fn start_up(process: &Process) {
-    let (signal, state) = process.server(|server| (server.directory.signal, server.directory.control.state));
-    if !begin_life(process, signal, state) {
+    if !place::begin(process) {
         process.tell(|| "cannot start".to_owned());
         return process.change(|server| server.stop(Floor::Unknown));
     }
     process.step();
-    match signal {
+    let number = process.server(|server| place::life(&server.directory)).unwrap_or_default().number;
+    process.tell(|| format!("its data have the life {number}"));
+    process.memory().life.replace(number);
+    match process.server(|server| server.directory.signal) {
         Some(Signal::Standby) => process.change(|server| server.follow()),
         Some(Signal::Archive) => recover_to_point(process),
         Some(Signal::Backup) => {
@@ -34,34 +33,6 @@ pub fn start_up(process: &Process) {
         Phase::Running => server.expect_ids(longest_move_ms),
         Phase::Stopped | Phase::Starting | Phase::Recovering => {}
     });
-}
-
-/// Draws a number for the life of the data before other WAL is followed, as src/place.rs does. False if the earlier number
-/// could stay: the start fails.
-fn begin_life(process: &Process, signal: Option<Signal>, state: ControlState) -> bool {
-    let exists = |name: &str| match name {
-        "standby.signal" => signal == Some(Signal::Standby),
-        "recovery.signal" => signal == Some(Signal::Archive),
-        _ => signal == Some(Signal::Backup),
-    };
-    let follows_other_wal = life::starts_from_other_wal(exists, state == ControlState::InRecovery);
-    process.step();
-    if follows_other_wal || process.directory(|directory| directory.file(PLACE_FILE).content.is_none()) {
-        let number = life_number(process.world.identity(), follows_other_wal);
-        let content = process.try_io().ok().map(|()| number.into_bytes());
-        let is_durable = content.is_some() || process.try_io().is_ok();
-        process.directory(|directory| directory.file(PLACE_FILE).content = content);
-        if !is_durable {
-            return false;
-        }
-        process.directory(|directory| directory.file(PLACE_FILE).sync_name());
-    }
-    process.step();
-    let number = process.directory(|directory| directory.file(PLACE_FILE).content.clone()).unwrap_or_default();
-    let number = String::from_utf8(number).expect("a number");
-    process.tell(|| format!("its data have the life {number}"));
-    process.memory().life.replace(number);
-    true
 }
 
 fn recover_to_point(process: &Process) {

@@ -47,6 +47,29 @@ fn standby_without_its_signal_file_grants_nothing_before_worker_begin_history() 
     assert_grants_once_the_operator_has_decided(&standby, &first, &second);
 }
 
+/// Neither has granted since the promotion, so the row names the primary of both.
+#[test]
+fn copy_of_a_promoted_coordinator_that_has_not_granted_yet_grants_nothing() {
+    let (primary, mut client) = with_pool();
+    acquire(&mut client);
+    let promoted = primary.standby();
+    promoted.wait_until_replayed(&primary);
+    primary.stop(Stop::Immediate);
+    promoted.promote();
+    let copies = [promoted.copy(), promoted.snapshot()];
+    copies[1].start_again();
+    acquire(&mut promoted.client());
+    for copy in copies {
+        assert_eq!(
+            expect_error(&mut copy.client(), "SELECT worker_acquire('p', NULL, '10 s')", "55000").message(),
+            "this database is a copy of the coordinator"
+        );
+        execute(&mut copy.client(), "SELECT worker_begin_history()");
+        copy.restart();
+        acquire(&mut copy.client());
+    }
+}
+
 fn assert_grants_once_the_operator_has_decided(copy: &Cluster, first: &Grant, second: &Grant) {
     let mut client = copy.client();
     assert_eq!(value::<i32>(&mut client, "SELECT timeline_id FROM pg_control_checkpoint()"), 1);

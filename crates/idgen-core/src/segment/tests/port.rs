@@ -44,7 +44,7 @@ pub struct Coordinator {
 impl Coordinator {
     pub fn new() -> Self {
         let place = Place::new("4-5", "6-7", "one");
-        let identity = Identity { system_identifier: 1, timeline: 1, database: 3, place };
+        let identity = Identity { system_identifier: 1, timeline: 1, database: 3, place, is_copy: false };
         Self { tag: row(7), reports: Vec::new(), identity, standby: (row(7), Vec::new()) }
     }
 

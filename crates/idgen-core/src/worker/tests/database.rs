@@ -35,7 +35,7 @@ impl Database {
             (row, Rectangle { not_before_us: i64::MIN, not_after_us: i64::MIN }, 0)
         };
         let mut database = Self {
-            identity: Identity { system_identifier: 1, timeline: 1, database: 3, place },
+            identity: Identity { system_identifier: 1, timeline: 1, database: 3, place, is_copy: false },
             now_us: 1000,
             started_us: 500,
             pool: PoolDefinition { range: 0..=workers - 1, ttl_us },

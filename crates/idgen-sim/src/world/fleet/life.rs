@@ -1,22 +1,16 @@
-//! The postmaster of a server of a fleet: the file `idgen_place`, recovery, and what runs from then on.
+//! The postmaster of a server of a fleet: recovery, and what runs from then on.
 
 use super::super::World;
-use super::super::disk::{ControlState, Entry, Signal};
+use super::super::disk::{Entry, Signal};
+use super::super::place;
 use super::super::rows::{Key, Row};
 use super::super::server::Phase;
 use super::{Backend, COORDINATORS, TAGS, operators};
-use idgen_core::coordinator::{Place, life_number};
-use idgen_core::history::Identity;
-use idgen_core::life::{self, Life, Start, Wal};
 use std::rc::Rc;
 use std::time::Duration;
 
-const PLACE_FILE: &str = "idgen_place";
-const SYSTEM: u64 = 7;
-const BOOT: &str = "boot";
-
 pub fn start_up(backend: &Backend) {
-    begin_life(backend);
+    place::begin(backend.process);
     backend.process.step();
     let signal = backend.process.server(|server| server.directory.signal);
     let now_us = backend.world().now_us.get();
@@ -109,69 +103,8 @@ fn replicate(world: &World, from: usize, to: usize) {
     directory.control.checkpoint = directory.control.checkpoint.max(checkpoint.min(until));
 }
 
-/// Before recovery, which removes the evidence.
-fn begin_life(backend: &Backend) {
-    let recorded = backend.recorded_life();
-    let start = backend.process.server(|server| {
-        let (signal, control) = (server.directory.signal, &server.directory.control);
-        let exists = |name: &str| match name {
-            "standby.signal" => signal == Some(Signal::Standby),
-            "recovery.signal" => signal == Some(Signal::Archive),
-            _ => signal == Some(Signal::Backup),
-        };
-        Start {
-            follows_other_wal: life::starts_from_other_wal(exists, control.state == ControlState::InRecovery),
-            system: SYSTEM,
-            is_shut_down: control.state == ControlState::ShutDown,
-            checkpoint: control.checkpoint as u64,
-            is_first: false,
-            boot: BOOT,
-        }
-    });
-    let wal = recorded.as_ref().map_or_else(|| Life::default().wal_at(&start), |life| life.wal_at(&start));
-    let number = match &recorded {
-        Some(life) if wal == Wal::Continued => life.number.clone(),
-        _ => life_number(backend.world().identity(), wal != Wal::Continued),
-    };
-    let checkpoint = Some(start.checkpoint);
-    write_life(backend, &Life { number, system: Some(SYSTEM), checkpoint, unsynced_boot: None });
-}
-
 /// After the checkpoint of a clean stop.
 pub fn shut_down(backend: &Backend) {
-    if let Some(life) = backend.recorded_life() {
-        let checkpoint = backend.process.server(|server| server.directory.control.checkpoint as u64);
-        write_life(backend, &Life { checkpoint: Some(checkpoint), ..life });
-    }
+    place::end(backend.process);
     backend.process.change(|server| server.phase = Phase::Stopped);
-}
-
-fn write_life(backend: &Backend, life: &Life) {
-    backend.process.step();
-    backend.process.directory(|directory| {
-        let file = directory.file(PLACE_FILE);
-        file.content = Some(life.to_string().into_bytes());
-        file.sync_name();
-    });
-}
-
-impl Backend<'_> {
-    fn recorded_life(&self) -> Option<Life> {
-        self.process.server(|server| {
-            let content = server.directory.files.get(PLACE_FILE)?.content.as_ref()?;
-            Some(Life::parse(std::str::from_utf8(content).expect("a text")))
-        })
-    }
-
-    /// What grants from this server.
-    pub fn identity(&self) -> Identity {
-        let number = self.recorded_life().unwrap_or_default().number;
-        self.process.server(|server| {
-            let directory = &server.directory;
-            let [inode, control] =
-                [directory.identity, directory.control.identity].map(|identity| identity.to_string());
-            let place = Place::new(&inode, &control, &number);
-            Identity { system_identifier: SYSTEM, timeline: directory.control.timeline, database: 5, place }
-        })
-    }
 }

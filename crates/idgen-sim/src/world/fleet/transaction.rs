@@ -2,6 +2,7 @@
 //! coordinator do with rows.
 
 use super::super::disk::Entry;
+use super::super::place;
 use super::super::rows::{Key, Row};
 use super::memory::Memory;
 use super::{Backend, TAGS};
@@ -72,7 +73,8 @@ pub struct Transaction<'a> {
 
 impl<'a> Transaction<'a> {
     pub fn new(backend: &'a Backend<'a>) -> Self {
-        let (identity, changes, locks, ended) = (backend.identity(), BTreeMap::new(), Vec::new(), Vec::new());
+        let identity = backend.process.server(|server| place::identity(&server.directory));
+        let (changes, locks, ended) = (BTreeMap::new(), Vec::new(), Vec::new());
         let [is_announced, is_flushed, is_durable] = [false; 3];
         let noticed = Vec::new();
         Self { backend, identity, changes, locks, ended, noticed, is_announced, is_flushed, is_durable }

@@ -3,8 +3,8 @@
 use super::database::{Transaction, pool_index};
 use super::judge::{Judge, Note};
 use super::member::Member;
-use super::place;
 use crate::world::disk::{Entry, Signal};
+use crate::world::place;
 use crate::world::process::Process;
 use crate::world::rows::Key;
 use crate::world::server::Phase;

@@ -2,8 +2,8 @@
 
 use super::coordinator::Coordination;
 use super::judge::Note;
-use super::place;
 use crate::world::disk::Entry;
+use crate::world::place;
 use crate::world::process::Process;
 use crate::world::rows::{Key, Row, WorkerRecord};
 use crate::world::server::Phase;

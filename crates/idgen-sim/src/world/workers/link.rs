@@ -2,7 +2,7 @@
 
 use super::coordinator::{self, Coordination};
 use super::member::Own;
-use super::place;
+use crate::world::place;
 use crate::world::process::Process;
 use crate::world::server::Phase;
 use idgen_core::coordinator::CoordinatorId;

@@ -2,7 +2,7 @@
 
 use super::coordinator::Coordination;
 use super::link::{Error, Link};
-use super::place::{self, replace_file};
+use crate::world::place::{self, replace_file};
 use crate::world::process::Process;
 use crate::world::server::Floor;
 use idgen_core::coordinator::Place;

@@ -20,7 +20,6 @@ mod link;
 mod member;
 mod members;
 mod operators;
-mod place;
 mod replicas;
 
 /// Servers that coordinate or can; the others lease.

@@ -3,8 +3,8 @@
 use super::coordinator::Coordination;
 use super::database::{POOLS, Transaction};
 use super::judge::Note;
-use super::place;
 use super::{COORDINATORS, MOST_WORKER_IDS, NAMES, Workers};
+use crate::world::place;
 use crate::world::process::Process;
 use crate::world::rows::{Key, Row, WorkerRecord};
 use crate::world::run::Act;

@@ -4,7 +4,6 @@ use super::{COORDINATORS, Workers};
 use crate::world::disk::{Directory, Signal};
 use crate::world::server::Phase;
 use crate::world::stage::Stage;
-use idgen_core::history::HistoryState;
 
 impl Workers {
     fn others(&self) -> impl Iterator<Item = usize> + use<> {
@@ -145,8 +144,8 @@ impl Workers {
     /// gone, and the copy takes its place.
     pub(super) fn copy_beside(&mut self, stage: &mut Stage) {
         let Some(index) = self.beside.take() else {
-            // Before its first grant, a copy of a promoted server passes for that server.
-            let Some(HistoryState::Own) = self.history_state(stage) else { return };
+            // Without a row, each of them is a coordinator with pools of its own.
+            let Some(_) = self.history_state(stage) else { return };
             let Some(index) = self.void(stage) else { return };
             let directory = stage.server(self.primary, |server| server.directory.clone());
             let identity = stage.world.identity();
