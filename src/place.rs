@@ -44,6 +44,7 @@ pub fn begin() {
     }
     let start = Start {
         replay,
+        timeline: recovery::timeline(),
         directory: &recovery::identity_of(FINGERPRINT).expect("PostgreSQL has read it"),
         system: recovery::system_identifier(),
         is_shut_down: recovery::is_shut_down(),

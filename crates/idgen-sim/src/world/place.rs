@@ -16,20 +16,16 @@ pub fn life(directory: &Directory) -> Option<Life> {
     Some(Life::parse(std::str::from_utf8(content).expect("it was written as a whole")))
 }
 
-pub fn place(directory: &Directory) -> Place {
-    let number = life(directory).map_or_else(String::new, |life| life.number);
-    Place::new(&directory.identity.to_string(), &directory.control.identity.to_string(), &number)
-}
-
-/// What grants from this server.
-pub fn identity(directory: &Directory) -> Identity {
-    Identity {
+/// As [`life`].
+pub fn identity(directory: &Directory) -> Option<Identity> {
+    let (life, inode) = (life(directory)?, directory.identity.to_string());
+    Some(Identity {
         system_identifier: SYSTEM,
         timeline: directory.control.timeline,
         database: DATABASE,
-        place: place(directory),
-        is_copy: life(directory).is_some_and(|life| life.is_copied_to(&directory.identity.to_string())),
-    }
+        place: Place::new(&inode, &directory.control.identity.to_string(), &life.number),
+        is_copy: life.is_copied_to(&inode),
+    })
 }
 
 /// In the postmaster, before recovery, which removes the evidence. False if the earlier file could stay: the start fails.
@@ -45,6 +41,7 @@ pub fn begin(process: &Process) -> bool {
         };
         let start = Start {
             replay: Replay::at_start(exists, control.state == ControlState::InRecovery),
+            timeline: control.timeline,
             directory: &server.directory.identity.to_string(),
             system: SYSTEM,
             is_shut_down: control.state == ControlState::ShutDown,

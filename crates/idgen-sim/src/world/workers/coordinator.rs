@@ -2,6 +2,7 @@
 
 use super::database::{Transaction, pool_index};
 use super::judge::{Judge, Note};
+use super::link::Error;
 use super::member::Member;
 use crate::world::disk::{Entry, Signal};
 use crate::world::place;
@@ -96,7 +97,9 @@ impl Coordination {
 
 /// What the postmaster of a coordinator does before it lets sessions in.
 pub fn start_up(process: &Process, coordination: &Coordination) {
-    place::begin(process);
+    if !place::begin(process) {
+        return process.change(|server| server.phase = Phase::Stopped);
+    }
     let now_us = process.world.now_us.get();
     let wall_us = process.server(|server| server.wall_us(now_us));
     coordination.starts.borrow_mut()[process.server] = (process.world.identity(), wall_us);
@@ -129,8 +132,8 @@ pub fn acquire(
     pool: &str,
     owner: &str,
     (reached_us, prefer): (i64, Option<u32>),
-) -> Result<Acquired, Refusal> {
-    let mut transaction = Transaction::begin(process, coordination);
+) -> Result<Acquired, Error> {
+    let mut transaction = Transaction::begin(process, coordination)?;
     let ttl_us = transaction.pool(pool_index(pool)).ok_or(Refusal::UnknownPool)?.ttl_us;
     let request = Request {
         owner: Some(owner),
@@ -160,8 +163,8 @@ pub fn renew(
     pool: &str,
     lease: &WorkerLease,
     reached_us: i64,
-) -> Result<(i64, Duration), Refusal> {
-    let mut transaction = Transaction::begin(process, coordination);
+) -> Result<(i64, Duration), Error> {
+    let mut transaction = Transaction::begin(process, coordination)?;
     let ttl_us = transaction.pool(pool_index(pool)).map_or(0, |pool| pool.ttl_us);
     let last_us = lease.last_not_after_us;
     let shows_loss = transaction
@@ -184,19 +187,24 @@ pub fn renew(
     Ok((end_us, Duration::from_micros(ttl_us as u64)))
 }
 
-pub fn confirm(process: &Process, coordination: &Rc<Coordination>, pool: &str, token: i64) -> Result<i64, Refusal> {
-    let end_us = holding::confirm(&mut Transaction::begin(process, coordination), pool, token)?;
+pub fn confirm(process: &Process, coordination: &Rc<Coordination>, pool: &str, token: i64) -> Result<i64, Error> {
+    let end_us = holding::confirm(&mut Transaction::begin(process, coordination)?, pool, token)?;
     coordination.judged.borrow_mut().confirmed(token, end_us);
     Ok(end_us)
 }
 
-pub fn holds(process: &Process, coordination: &Rc<Coordination>, pool: &str, lease: &WorkerLease) -> bool {
-    let mut transaction = Transaction::begin(process, coordination);
+pub fn holds(
+    process: &Process,
+    coordination: &Rc<Coordination>,
+    pool: &str,
+    lease: &WorkerLease,
+) -> Result<bool, Error> {
+    let mut transaction = Transaction::begin(process, coordination)?;
     let epoch = transaction.read().map_or(0, |history| history.epoch);
-    transaction.workers(pool_index(pool)).iter().any(|record| {
+    Ok(transaction.workers(pool_index(pool)).iter().any(|record| {
         let is_token = record.row.token == Some(lease.token) && record.row.epoch == epoch;
         is_token && record.rectangle.not_after_us == lease.last_not_after_us
-    })
+    }))
 }
 
 pub fn release(
@@ -205,8 +213,8 @@ pub fn release(
     pool: &str,
     token: i64,
     last: Option<LastUse>,
-) -> Result<(), Refusal> {
-    let mut transaction = Transaction::begin(process, coordination);
+) -> Result<(), Error> {
+    let mut transaction = Transaction::begin(process, coordination)?;
     let (last_us, end_us) = (last.map(|last| last.last_us), last.map(|last| last.last_not_after_us));
     holding::release(&mut transaction, pool, token, last_us, end_us)?;
     transaction.commit(false);

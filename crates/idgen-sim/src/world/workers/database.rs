@@ -2,6 +2,7 @@
 
 use super::coordinator::Coordination;
 use super::judge::Note;
+use super::link::Error;
 use crate::world::disk::Entry;
 use crate::world::place;
 use crate::world::process::Process;
@@ -38,10 +39,11 @@ pub struct Transaction<'a> {
 }
 
 impl<'a> Transaction<'a> {
-    pub fn begin(process: &'a Process<'a>, coordination: &Rc<Coordination>) -> Self {
-        let identity = process.server(|server| place::identity(&server.directory));
+    /// Fails if the coordinator lacks the file of its place.
+    pub fn begin(process: &'a Process<'a>, coordination: &Rc<Coordination>) -> Result<Self, Error> {
+        let identity = process.server(|server| place::identity(&server.directory)).ok_or(Error::File)?;
         let is_unaware = coordination.judged.borrow().is_unaware;
-        Self {
+        Ok(Self {
             process,
             is_unaware,
             max_lead_us: coordination.max_lead_us.get(),
@@ -50,7 +52,7 @@ impl<'a> Transaction<'a> {
             changes: BTreeMap::new(),
             locked: Vec::new(),
             notes: Vec::new(),
-        }
+        })
     }
 
     pub fn get(&self, key: Key) -> Option<Row> {

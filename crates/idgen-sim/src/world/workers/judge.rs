@@ -31,6 +31,8 @@ pub enum Note {
     Interrupted {
         clock_us: i64,
     },
+    /// All rows are gone.
+    Dropped,
 }
 
 /// The rectangle of a token.
@@ -47,6 +49,8 @@ struct Term {
     entry: Rc<Entry>,
     /// The present coordinator does not have it.
     is_lost: bool,
+    /// The commit that has dropped its row.
+    dropped: Option<Rc<Entry>>,
     /// The documents allow that it is repeated.
     is_excused: bool,
     /// Granted by a coordinator that cannot know yet that it was set back.
@@ -95,6 +99,7 @@ impl Judge {
                     longest_us,
                     entry: entry.clone(),
                     is_lost: false,
+                    dropped: None,
                     is_excused: false,
                     is_unaware,
                     copied_until_us: None,
@@ -124,6 +129,13 @@ impl Judge {
                 for term in self.terms.values_mut().filter(|term| term.is_lost) {
                     let is_behind = clock_us < term.clock_us && clock_us + term.longest_us < term.end_us;
                     term.is_excused |= is_behind;
+                }
+                None
+            }
+            Note::Dropped => {
+                for term in self.terms.values_mut() {
+                    term.is_lost = true;
+                    term.dropped.get_or_insert_with(|| entry.clone());
                 }
                 None
             }
@@ -164,7 +176,8 @@ impl Judge {
         let has_lost_longest = self.longest.len() < longest;
         let known_us = self.longest.last().map_or(0, |(_, longest_us)| *longest_us);
         for term in self.terms.values_mut() {
-            term.is_lost = !has(&term.entry);
+            term.dropped = term.dropped.take().filter(&has);
+            term.is_lost = !has(&term.entry) || term.dropped.is_some();
             if has(&term.entry) {
                 continue;
             }

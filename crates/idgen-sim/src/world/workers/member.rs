@@ -4,7 +4,7 @@ use super::coordinator::Coordination;
 use super::link::{Error, Link};
 use crate::world::place::{self, replace_file};
 use crate::world::process::Process;
-use crate::world::server::Floor;
+use crate::world::server::{Floor, Phase};
 use idgen_core::coordinator::Place;
 use idgen_core::worker::by_hand::{self, WorkerSetting};
 use idgen_core::worker::keeper::{Keeper, Next};
@@ -171,7 +171,9 @@ fn setting(member: &Member) -> WorkerSetting {
 
 /// What the postmaster of a server does at its start.
 pub fn start_up(process: &Process, coordination: &Rc<Coordination>) {
-    place::begin(process);
+    if !place::begin(process) {
+        return process.change(|server| server.phase = Phase::Stopped);
+    }
     let own = Own { process, coordination };
     let (file, here) = (own.read_memory(), own.here());
     let mark_ms = own.read(MARK_FILE).map_or(0, |bytes| i64::from_le_bytes(bytes.try_into().expect("8 bytes")));
@@ -266,7 +268,7 @@ impl Own<'_> {
     }
 
     fn here(&self) -> Option<Place> {
-        Some(self.process.server(|server| place::place(&server.directory)))
+        self.process.server(|server| place::identity(&server.directory)).map(|identity| identity.place)
     }
 }
 
@@ -303,7 +305,7 @@ impl<'a> Server for Port<'a> {
     fn write_memory(&mut self, worker: LastWorkerId) -> Result<(), Error> {
         self.own.step();
         self.own.process.try_io().map_err(|_| Error::File)?;
-        let place = self.own.here().expect("it is known");
+        let place = self.own.here().ok_or(Error::File)?;
         replace_file(self.own.process, MEMORY_FILE, Memory { place, worker }.encode().into_bytes());
         Ok(())
     }

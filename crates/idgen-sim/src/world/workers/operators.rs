@@ -8,7 +8,7 @@ use crate::world::place;
 use crate::world::process::Process;
 use crate::world::rows::{Key, Row, WorkerRecord};
 use crate::world::run::Act;
-use crate::world::server::Phase;
+use crate::world::server::{Phase, Server};
 use crate::world::stage::Stage;
 use idgen_core::history::HistoryState;
 use idgen_core::worker::Rectangle;
@@ -31,7 +31,9 @@ pub fn acts() -> Vec<Act<Workers>> {
         |workers, stage| workers.operate(stage, move_pool),
         |workers, stage| workers.coordination.max_lead_us.set(stage.world.one_of(&[60_000_000, 5_000_000, 0])),
         Workers::correct,
+        Workers::drop_extension,
         Workers::keep_history,
+        |workers, stage| workers.keep_place(stage),
     ]
 }
 
@@ -60,7 +62,7 @@ impl Workers {
         }
         let (coordination, pool) = (self.coordination.clone(), self.pool(stage));
         let operator = move |process: &Process| {
-            let mut transaction = Transaction::begin(process, &coordination);
+            let Ok(mut transaction) = Transaction::begin(process, &coordination) else { return };
             work(&mut transaction, pool);
             transaction.commit(true);
         };
@@ -93,9 +95,21 @@ impl Workers {
     /// What the coordinator makes of the history in its data; `None` without one.
     pub(super) fn history_state(&self, stage: &Stage) -> Option<HistoryState> {
         stage.server(self.primary, |server| match server.directory.rows().get(&Key::WorkerHistory) {
-            Some(Row::WorkerHistory(history)) => Some(place::identity(&server.directory).state_of(&history.identity)),
+            Some(Row::WorkerHistory(history)) => Some(place::identity(&server.directory)?.state_of(&history.identity)),
             _ => None,
         })
+    }
+
+    /// Restarts servers that lack the file of their place.
+    pub(super) fn keep_place(&self, stage: &mut Stage) {
+        let lacks_it =
+            |server: &mut Server| server.phase == Phase::Running && place::identity(&server.directory).is_none();
+        for index in 0..NAMES.len() {
+            if stage.server(index, lacks_it) {
+                stage.world.reach("a server lacks the file of its place");
+                stage.crash(index);
+            }
+        }
     }
 
     /// Begins a history in a coordinator that is a copy.
@@ -112,7 +126,7 @@ impl Workers {
     fn correct(&mut self, stage: &mut Stage) {
         let is_running = |owner: &str| {
             (COORDINATORS..NAMES.len()).any(|index| {
-                let is_it = |server: &crate::world::server::Server| {
+                let is_it = |server: &Server| {
                     server.directory.identity.to_string() == owner && server.phase != Phase::Stopped && !server.is_void
                 };
                 stage.server(index, |server| is_it(server))
@@ -132,6 +146,26 @@ impl Workers {
         stage.world.reach("the record of a worker id is corrected");
         stage.world.tell(self.primary, || format!("worker id {worker_id} of {owner} is corrected"));
         self.operate(stage, move |transaction, pool| correct(transaction, &coordination, pool, (worker_id, token)));
+    }
+
+    /// The extension is dropped, and created again. The label stays.
+    fn drop_extension(&mut self, stage: &mut Stage) {
+        // With pools of its own, a copy is a second coordinator.
+        let is_copy = self.history_state(stage) == Some(HistoryState::Copied);
+        if self.phase(stage, self.primary) != Phase::Running || is_copy {
+            return;
+        }
+        stage.world.tell(self.primary, || "the extension is dropped".to_owned());
+        stage.world.reach("the coordinator's extension is dropped");
+        stage.end_processes(self.primary);
+        self.operate(stage, |transaction, _| {
+            for pool in 0..POOLS.len() {
+                transaction.delete(Key::Pool(pool));
+                (0..MOST_WORKER_IDS).for_each(|worker_id| transaction.delete(Key::Worker(pool, worker_id)));
+            }
+            transaction.delete(Key::WorkerHistory);
+            transaction.note(Note::Dropped);
+        });
     }
 }
 
