@@ -10,6 +10,12 @@ COMMENT ON FUNCTION idgen.refuse_row_expansion IS
     'planner support: refuses (function(...)).*, which would call the function once for each column';
 REVOKE EXECUTE ON FUNCTION idgen.refuse_row_expansion FROM PUBLIC;
 
+-- For everybody: COPY FROM calls it in place of a draw.
+CREATE FUNCTION idgen.allow_copy_batches(request internal) RETURNS internal
+STABLE LANGUAGE c AS 'MODULE_PATHNAME', 'allow_copy_batches';
+COMMENT ON FUNCTION idgen.allow_copy_batches IS
+    'planner support: takes the place of a draw in COPY FROM, which then writes the rows in batches';
+
 CREATE FUNCTION idgen.stat_get_reset_time() RETURNS timestamptz
 PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', 'stat_get_reset_time_wrapper';
 COMMENT ON FUNCTION idgen.stat_get_reset_time IS 'time of the last reset of the counters, for the column stats_reset';

@@ -177,7 +177,7 @@ LANGUAGE c AS 'MODULE_PATHNAME', 'segment_confirm_wrapper';
 COMMENT ON FUNCTION segment_confirm IS 'at a coordinator: waits until the synchronous standbys have all grants';
 
 CREATE FUNCTION segment_next(tag text) RETURNS bigint
-PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', 'segment_next_wrapper';
+PARALLEL RESTRICTED SUPPORT idgen.allow_copy_batches LANGUAGE c AS 'MODULE_PATHNAME', 'segment_next_wrapper';
 COMMENT ON FUNCTION segment_next IS 'next value of a segment';
 
 CREATE FUNCTION segment_reserve(tag text, count bigint, OUT first_id bigint, OUT last_id bigint, OUT stride bigint)

@@ -76,11 +76,11 @@ IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'snowflake_decod
 COMMENT ON FUNCTION snowflake_decode IS 'id of a text in one of the formats of snowflake_encode';
 
 CREATE FUNCTION snowflake_next() RETURNS bigint
-PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'snowflake_next_wrapper';
+PARALLEL SAFE SUPPORT idgen.allow_copy_batches LANGUAGE c AS 'MODULE_PATHNAME', 'snowflake_next_wrapper';
 COMMENT ON FUNCTION snowflake_next() IS 'next id in the layout of idgen.layout';
 
 CREATE FUNCTION snowflake_next(layout text) RETURNS bigint
-PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'snowflake_next_in_wrapper';
+PARALLEL SAFE SUPPORT idgen.allow_copy_batches LANGUAGE c AS 'MODULE_PATHNAME', 'snowflake_next_in_wrapper';
 COMMENT ON FUNCTION snowflake_next(text) IS 'next id in a layout, a preset or a spec';
 
 CREATE FUNCTION snowflake_next_many(count int) RETURNS SETOF bigint

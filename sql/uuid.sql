@@ -1,9 +1,9 @@
 CREATE FUNCTION uuidv7_next() RETURNS uuid
-PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'uuidv7_next_wrapper';
+PARALLEL SAFE SUPPORT idgen.allow_copy_batches LANGUAGE c AS 'MODULE_PATHNAME', 'uuidv7_next_wrapper';
 COMMENT ON FUNCTION uuidv7_next() IS 'next UUID of version 7: greater than all that this server made before';
 
 CREATE FUNCTION uuidv7_next(node boolean) RETURNS uuid
-PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'uuidv7_next_of_node_wrapper';
+PARALLEL SAFE SUPPORT idgen.allow_copy_batches LANGUAGE c AS 'MODULE_PATHNAME', 'uuidv7_next_of_node_wrapper';
 COMMENT ON FUNCTION uuidv7_next(boolean) IS
     'next UUID of version 7; if node is true, its first 31 random bits are the worker id of this server';
 

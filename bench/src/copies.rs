@@ -1,5 +1,5 @@
 //! COPY into tables whose ids are defaults, and the ways around a default. PostgreSQL writes the rows of a COPY in batches
-//! only if no default is volatile; `nextval` is its one exception.
+//! only if no default is volatile; `nextval` is its one exception, and idgen makes the draws others.
 
 use crate::harness::comparison::Comparison;
 use crate::harness::report::{Section, Table};
@@ -59,6 +59,8 @@ pub fn copies(server: &Server, scale: &Scale, section: &mut Section) {
         let [time, _] = costs.of(name);
         section.at_most(1.0, format!("COPY, {name} / {NEXTVAL} (time)"), time / &costs.of(NEXTVAL)[0]);
     }
+    let [_, wal] = costs.of(SNOWFLAKE);
+    section.at_most(1.02, format!("COPY, {SNOWFLAKE} / {IN_FILE} (WAL)"), wal / &costs.of(IN_FILE)[1]);
     section.add(Table::new(
         format!("COPY of {count} rows"),
         "From a file on the server into a new table of the key, an int and a text, after a checkpoint. The time includes \

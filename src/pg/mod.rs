@@ -3,6 +3,7 @@
 
 pub mod advisory_lock;
 pub mod bgworker;
+mod copy_batches;
 pub mod crash_point;
 pub mod datum;
 pub mod effects;

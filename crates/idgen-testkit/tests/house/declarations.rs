@@ -15,7 +15,7 @@ struct Function {
 }
 
 /// The types of SQL, by their names in Rust.
-const TYPES: [(&str, &str); 20] = [
+const TYPES: [(&str, &str); 21] = [
     ("Text", "text"),
     ("AsciiText", "text"),
     ("String", "text"),
@@ -34,6 +34,7 @@ const TYPES: [(&str, &str); 20] = [
     ("Composite", "record"),
     ("SetOfIterator<record>", "SETOF record"),
     ("TriggerRow", "trigger"),
+    ("Datum", "internal"),
     ("Array<text>", "text[]"),
     ("Array<bigint>", "bigint[]"),
 ];
@@ -82,10 +83,27 @@ fn sql_type(ty: &Type) -> (String, bool) {
 fn written(source: &str) -> BTreeMap<String, Function> {
     let items = syn::parse_file(source).expect("Rust").items;
     let functions = items.into_iter().filter_map(|item| match item {
-        Item::Fn(function) if function.attrs.iter().any(|a| a.path().is_ident("pg_extern")) => Some(function),
+        Item::Fn(function) => Some((symbol(&function)?, of(&function))),
         _ => None,
     });
-    functions.map(|function| (format!("{}_wrapper", function.sig.ident), of(&function))).collect()
+    functions.collect()
+}
+
+/// The symbol of a function for SQL. A function that pgrx does not wrap gets the whole call.
+fn symbol(function: &ItemFn) -> Option<String> {
+    let has = |name| function.attrs.iter().any(|attribute| attribute.path().is_ident(name));
+    let is_given_the_call = || {
+        let mut types = function.sig.inputs.iter().filter_map(|input| match input {
+            FnArg::Typed(argument) => Some(sql_type(&argument.ty).0),
+            FnArg::Receiver(_) => None,
+        });
+        has("unsafe") && types.any(|name| name == "FunctionCallInfo")
+    };
+    let name = &function.sig.ident;
+    match has("pg_extern") {
+        true => Some(format!("{name}_wrapper")),
+        false => is_given_the_call().then(|| name.to_string()),
+    }
 }
 
 fn of(function: &ItemFn) -> Function {

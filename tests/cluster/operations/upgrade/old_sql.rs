@@ -37,6 +37,7 @@ const CALLS: &[&str] = &[
     "SELECT segment_next('t') < segment_next('t')",
     "SELECT FROM segment_next_many('t', 30), segment_reserve('t', 30)",
     "UPDATE orders SET id = snowflake_next()",
+    "COPY orders (version) FROM PROGRAM 'echo 1'",
     "SELECT snowflake_time(id), snowflake_time(id, 'snowflake'), snowflake_parts(id), snowflake_parts(id, 'snowflake'),
             snowflake_decode(snowflake_encode(id, 'base58'), 'base58') FROM orders",
     "SELECT snowflake_floor(now()), snowflake_floor(now(), 'snowflake'), snowflake_ceil(now()), snowflake_ceil(now(), 'snowflake'),
