@@ -151,7 +151,7 @@ fn may_execute(function: pg_sys::Oid) -> bool {
     unsafe {
         let user = pg_sys::GetUserId();
         #[cfg(feature = "pg15")]
-        let result = pg_sys::pg_proc_aclcheck(function, user, pg_sys::ACL_EXECUTE.into());
+        let result = pg_sys::pg_proc_aclcheck(function, user, pg_sys::ACL_EXECUTE);
         #[cfg(not(feature = "pg15"))]
         let result = pg_sys::object_aclcheck(pg_sys::ProcedureRelationId, function, user, pg_sys::ACL_EXECUTE.into());
         result == pg_sys::AclResult::ACLCHECK_OK
