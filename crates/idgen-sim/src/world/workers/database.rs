@@ -191,9 +191,9 @@ impl HistoryStore for Transaction<'_> {
         self.process.step();
         let before = self.read();
         if replaces || before.is_none() {
-            if before.is_none_or(|before| before.epoch != history.epoch) {
+            if before.as_ref().is_none_or(|before| before.epoch != history.epoch) {
                 let clock_us = self.now_us();
-                self.note(Note::Interrupted { clock_us });
+                self.note(Note::Interrupted { clock_us, begins: before.is_none() });
             }
             self.set(Key::WorkerHistory, Row::WorkerHistory(history.clone()));
         }

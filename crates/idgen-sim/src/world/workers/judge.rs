@@ -27,9 +27,11 @@ pub enum Note {
         token: i64,
         used_until_us: i64,
     },
-    /// The coordinator has found that grants may be lost.
+    /// The coordinator has found that grants may be lost. Or it begins a history, where a dropped one leaves no trace of a
+    /// snapshot that was put back before.
     Interrupted {
         clock_us: i64,
+        begins: bool,
     },
     /// All rows are gone.
     Dropped,
@@ -122,8 +124,8 @@ impl Judge {
                 term.end_us = term.end_us.min(used_until_us);
                 None
             }
-            Note::Interrupted { clock_us } => {
-                self.is_unaware = false;
+            Note::Interrupted { clock_us, begins } => {
+                self.is_unaware &= begins;
                 self.interruptions.push(entry.clone());
                 // A coordinator whose clock is behind that of the one before.
                 for term in self.terms.values_mut().filter(|term| term.is_lost) {
