@@ -131,12 +131,23 @@ impl Server {
     pub fn lose_file(&mut self, latest_label_ms: Option<i64>) {
         let label = self.label().filter(|label| Some(label.until_ms) > latest_label_ms);
         if label.is_none_or(|label| label.until_ms <= self.promised.reached_ms) {
-            self.promised = match label {
-                Some(_) => Promised::by_rows(&self.directory.wal.entries),
-                None => Promised::default(),
-            };
+            if label.is_none() {
+                self.delete_ids();
+            }
+            self.promised = Promised::by_rows(&self.directory.wal.entries);
         }
         self.promised.restart(None);
+    }
+
+    /// Deletes the rows whose ids may be repeated, or they would count again for a standby or a backup of this server.
+    fn delete_ids(&mut self) {
+        let Directory { wal, control, .. } = &mut self.directory;
+        let Some(last) = wal.entries.last() else { return };
+        let mut rows = (*last.rows).clone();
+        rows.retain(|key, _| !matches!(key, Key::Ids(_)));
+        let entry = Entry { timeline: control.timeline, wall_ms: last.wall_ms, rows: Rc::new(rows) };
+        wal.entries.push(Rc::new(entry));
+        self.directory.flush();
     }
 }
 

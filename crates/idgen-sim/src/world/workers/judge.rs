@@ -185,7 +185,9 @@ impl Judge {
             }
             let is_ahead = term.end_us > term.clock_us + term.longest_us;
             term.is_excused |= has_lost_interruption && is_ahead;
-            term.is_excused |= has_lost_longest && term.longest_us > known_us;
+            // A later start follows from longer rectangles, too.
+            let is_longer = term.longest_us.max(term.end_us - term.clock_us) > known_us;
+            term.is_excused |= has_lost_longest && is_longer;
         }
         self.is_unaware = !is_noticed && self.terms.values().any(|term| term.is_lost);
     }
