@@ -13,6 +13,7 @@ use idgen_core::worker::granting::{Free, Grant, GrantRows, PoolDefinition};
 use idgen_core::worker::holding::{Held, HeldRows, Lock};
 use idgen_core::worker::recording::{HistoryStore, Label};
 use idgen_core::worker::search::{Search, WorkerRow};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -36,6 +37,8 @@ pub struct Transaction<'a> {
     is_unaware: bool,
     /// The setting, as the session has read it.
     max_lead_us: i64,
+    /// The earliest and the latest time that it has read: the clock may step between two readings.
+    clock_us: Cell<(i64, i64)>,
 }
 
 impl<'a> Transaction<'a> {
@@ -52,6 +55,7 @@ impl<'a> Transaction<'a> {
             changes: BTreeMap::new(),
             locked: Vec::new(),
             notes: Vec::new(),
+            clock_us: Cell::new((i64::MAX, i64::MIN)),
         })
     }
 
@@ -158,7 +162,10 @@ impl HistoryStore for Transaction<'_> {
 
     fn now_us(&self) -> i64 {
         let now_us = self.process.world.now_us.get();
-        self.process.server(|server| server.wall_us(now_us))
+        let clock_us = self.process.server(|server| server.wall_us(now_us));
+        let (earliest_us, latest_us) = self.clock_us.get();
+        self.clock_us.set((earliest_us.min(clock_us), latest_us.max(clock_us)));
+        clock_us
     }
 
     fn started_us(&self) -> i64 {
@@ -192,7 +199,7 @@ impl HistoryStore for Transaction<'_> {
         let before = self.read();
         if replaces || before.is_none() {
             if before.as_ref().is_none_or(|before| before.epoch != history.epoch) {
-                let clock_us = self.now_us();
+                let (clock_us, _) = self.clock_us.get();
                 self.note(Note::Interrupted { clock_us, begins: before.is_none() });
             }
             self.set(Key::WorkerHistory, Row::WorkerHistory(history.clone()));
@@ -274,7 +281,7 @@ impl GrantRows for Transaction<'_> {
         let (owner, not_after_us) = (owner.map(str::to_owned), Some(rectangle.not_after_us));
         let row = WorkerRow { worker_id, token: Some(token), owner, not_after_us, epoch };
         self.put(pool_index(pool), WorkerRecord { row, rectangle, acquired_us: Some(self.now_us()) });
-        let (clock_us, longest_us) = (self.now_us(), self.longest_us(pool));
+        let ((_, clock_us), longest_us) = (self.clock_us.get(), self.longest_us(pool));
         self.note(Note::Granted { worker_id, token, rectangle, clock_us, longest_us });
     }
 
@@ -314,7 +321,7 @@ impl HeldRows for Transaction<'_> {
         let Some(mut record) = self.worker(index, held.worker_id).filter(is_same) else { return false };
         record.rectangle.not_after_us = not_after_us;
         record.row.not_after_us = Some(not_after_us);
-        let (clock_us, longest_us) = (self.now_us(), held.ttl_us + self.max_lead_us(held.ttl_us));
+        let ((_, clock_us), longest_us) = (self.clock_us.get(), held.ttl_us + self.max_lead_us(held.ttl_us));
         self.put(index, record);
         self.note(Note::Extended { token, not_after_us, clock_us, longest_us });
         true
