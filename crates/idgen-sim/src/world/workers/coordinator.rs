@@ -30,6 +30,8 @@ pub struct Coordination {
     pub judged: RefCell<Judge>,
     /// The number of the last start of each coordinator, and its clock then.
     starts: RefCell<Vec<(u64, i64)>>,
+    /// When each coordinator began to write, at its start or its promotion.
+    began: RefCell<Vec<i64>>,
     /// With the process that holds it, and whether others may share it.
     locks: RefCell<Vec<(Key, u64, bool)>>,
 }
@@ -54,6 +56,7 @@ impl Coordination {
             network: Network::default(),
             judged: RefCell::default(),
             starts: RefCell::new(vec![(0, 0); coordinators]),
+            began: RefCell::new(vec![0; coordinators]),
             locks: RefCell::default(),
         }
     }
@@ -64,6 +67,15 @@ impl Coordination {
 
     pub fn started_us(&self, coordinator: usize) -> i64 {
         self.starts.borrow()[coordinator].1
+    }
+
+    pub fn begins_to_write(&self, coordinator: usize, now_us: i64) {
+        self.began.borrow_mut()[coordinator] = now_us;
+    }
+
+    /// How long a coordinator has been writing.
+    pub fn writing_us(&self, coordinator: usize, now_us: i64) -> i64 {
+        now_us - self.began.borrow()[coordinator]
     }
 
     pub fn is_locked(&self, key: Key, by_another_than: u64) -> bool {
@@ -119,6 +131,7 @@ pub fn start_up(process: &Process, coordination: &Coordination) {
         None => process.change(|server| server.begin_to_write()),
     }
     if process.server(|server| server.phase == Phase::Running) {
+        coordination.begins_to_write(process.server, process.world.now_us.get());
         process.tell(|| "coordinates".to_owned());
     }
 }

@@ -179,7 +179,9 @@ impl HistoryStore for Transaction<'_> {
     fn past(&mut self) -> Past {
         let is_new = self.workers(0).is_empty() && self.workers(1).is_empty();
         let label_until_us = self.read_label().map(|label| label.until_us);
-        Past { is_new, now_us: self.now_us(), began_us: self.started_us(), label_until_us }
+        let writing_us = self.coordination.writing_us(self.process.server, self.process.world.now_us.get());
+        let now_us = self.now_us();
+        Past { is_new, now_us, began_us: now_us - writing_us, label_until_us }
     }
 
     fn read(&mut self) -> Option<History> {
@@ -198,9 +200,13 @@ impl HistoryStore for Transaction<'_> {
         self.process.step();
         let before = self.read();
         if replaces || before.is_none() {
-            if before.as_ref().is_none_or(|before| before.epoch != history.epoch) {
-                let (clock_us, _) = self.clock_us.get();
-                self.note(Note::Interrupted { clock_us, begins: before.is_none() });
+            match before {
+                None => self.notes.extend(history.since_us.map(|since_us| Note::Begun { since_us })),
+                Some(before) if before.epoch != history.epoch => {
+                    let (clock_us, _) = self.clock_us.get();
+                    self.note(Note::Interrupted { clock_us });
+                }
+                Some(_) => {}
             }
             self.set(Key::WorkerHistory, Row::WorkerHistory(history.clone()));
         }

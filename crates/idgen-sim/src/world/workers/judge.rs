@@ -27,11 +27,14 @@ pub enum Note {
         token: i64,
         used_until_us: i64,
     },
-    /// The coordinator has found that grants may be lost. Or it begins a history, where a dropped one leaves no trace of a
-    /// snapshot that was put back before.
+    /// The coordinator has found that grants may be lost.
     Interrupted {
         clock_us: i64,
-        begins: bool,
+    },
+    /// A coordinator without a history has begun one. Grants of earlier coordinators may be lost. It leaves no trace of a
+    /// snapshot that was put back before.
+    Begun {
+        since_us: i64,
     },
     /// All rows are gone.
     Dropped,
@@ -55,6 +58,8 @@ struct Term {
     dropped: Option<Rc<Entry>>,
     /// The documents allow that it is repeated.
     is_excused: bool,
+    /// It is lost with all commits that have granted: nothing tells how long rectangles were.
+    is_of_first: bool,
     /// Granted by a coordinator that cannot know yet that it was set back.
     is_unaware: bool,
     /// Until this time, a copy of a running memory may use it too.
@@ -103,6 +108,7 @@ impl Judge {
                     is_lost: false,
                     dropped: None,
                     is_excused: false,
+                    is_of_first: false,
                     is_unaware,
                     copied_until_us: None,
                 };
@@ -124,16 +130,11 @@ impl Judge {
                 term.end_us = term.end_us.min(used_until_us);
                 None
             }
-            Note::Interrupted { clock_us, begins } => {
-                self.is_unaware &= begins;
-                self.interruptions.push(entry.clone());
-                // A coordinator whose clock is behind that of the one before.
-                for term in self.terms.values_mut().filter(|term| term.is_lost) {
-                    let is_behind = clock_us < term.clock_us && clock_us + term.longest_us < term.end_us;
-                    term.is_excused |= is_behind;
-                }
-                None
+            Note::Interrupted { clock_us } => {
+                self.is_unaware = false;
+                self.interrupt(entry, clock_us)
             }
+            Note::Begun { since_us } => self.interrupt(entry, since_us),
             Note::Dropped => {
                 for term in self.terms.values_mut() {
                     term.is_lost = true;
@@ -142,6 +143,16 @@ impl Judge {
                 None
             }
         }
+    }
+
+    fn interrupt(&mut self, entry: &Rc<Entry>, clock_us: i64) -> Option<String> {
+        self.interruptions.push(entry.clone());
+        // A coordinator whose clock is behind that of the one before.
+        for term in self.terms.values_mut().filter(|term| term.is_lost) {
+            let is_behind = clock_us < term.clock_us && clock_us + term.longest_us < term.end_us;
+            term.is_excused |= is_behind;
+        }
+        None
     }
 
     fn note_longest(&mut self, entry: &Rc<Entry>, longest_us: i64) {
@@ -185,9 +196,8 @@ impl Judge {
             }
             let is_ahead = term.end_us > term.clock_us + term.longest_us;
             term.is_excused |= has_lost_interruption && is_ahead;
-            // A later start follows from longer rectangles, too.
-            let is_longer = term.longest_us.max(term.end_us - term.clock_us) > known_us;
-            term.is_excused |= has_lost_longest && is_longer;
+            term.is_of_first |= has_lost_longest && known_us == 0;
+            term.is_excused |= has_lost_longest && known_us > 0 && term.length_us() > known_us;
         }
         self.is_unaware = !is_noticed && self.terms.values().any(|term| term.is_lost);
     }
@@ -230,15 +240,25 @@ impl Judge {
     }
 }
 
+impl Term {
+    /// How long rectangles were for it. A later start follows from longer ones, too.
+    fn length_us(&self) -> i64 {
+        self.longest_us.max(self.end_us - self.clock_us)
+    }
+}
+
 /// True if the documents allow that two terms have this time.
 fn allows(one: &Term, other: &Term, at_us: i64) -> bool {
     let is_copied = |term: &Term| term.copied_until_us.is_some_and(|until_us| at_us < until_us);
     let is_excused = |lost: &Term| lost.is_lost && lost.is_excused;
+    let is_longer = |lost: &Term, other: &Term| lost.is_lost && lost.is_of_first && lost.length_us() > other.longest_us;
     let is_unnoticed = |lost: &Term, other: &Term| lost.is_lost && other.is_unaware;
     is_copied(one)
         || is_copied(other)
         || is_excused(one)
         || is_excused(other)
+        || is_longer(one, other)
+        || is_longer(other, one)
         || is_unnoticed(one, other)
         || is_unnoticed(other, one)
 }

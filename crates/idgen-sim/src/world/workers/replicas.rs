@@ -70,6 +70,7 @@ impl Workers {
         stage.world.reach("a coordinator's standby is promoted");
         self.take_over(stage, index);
         stage.server(index, |server| server.promote());
+        self.coordination.begins_to_write(index, stage.world.now_us.get());
     }
 
     /// With synchronous replication, the one that has received most.
