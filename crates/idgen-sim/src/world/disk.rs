@@ -117,6 +117,8 @@ pub struct Control {
     pub checkpoint_ms: i64,
     /// How many entries of WAL came before the checkpoint.
     pub checkpoint: usize,
+    /// `pg_resetwal` has written the checkpoint.
+    pub is_reset: bool,
     pub timeline: u32,
 }
 
@@ -139,10 +141,17 @@ pub struct Directory {
     pub signal: Option<Signal>,
 }
 
+impl Control {
+    /// Where the checkpoint is in WAL. That of `pg_resetwal` is elsewhere than the one before.
+    pub fn position(&self) -> u64 {
+        2 * self.checkpoint as u64 + u64::from(!self.is_reset)
+    }
+}
+
 impl Directory {
     pub fn new(identity: u64, wall_ms: i64) -> Self {
         let state = ControlState::ShutDown;
-        let control = Control { identity, state, checkpoint_ms: wall_ms, checkpoint: 0, timeline: 1 };
+        let control = Control { identity, state, checkpoint_ms: wall_ms, checkpoint: 0, is_reset: false, timeline: 1 };
         Self { identity, control, wal: Wal::default(), files: BTreeMap::new(), signal: None }
     }
 
@@ -169,6 +178,13 @@ impl Directory {
     pub fn lose_power(&mut self, choices: &mut Choices) {
         self.wal.truncate_to_flushed();
         self.files.values_mut().for_each(|file| file.lose_power(choices));
+    }
+
+    /// WAL since the last checkpoint cannot be read: `pg_resetwal` makes the server start without it.
+    pub fn reset_wal(&mut self) {
+        self.wal.entries.truncate(self.control.checkpoint);
+        self.flush();
+        (self.control.state, self.control.is_reset) = (ControlState::ShutDown, true);
     }
 
     /// A copy, as of a cold directory.

@@ -45,8 +45,8 @@ pub fn begin(process: &Process) -> bool {
             directory: &server.directory.identity.to_string(),
             system: SYSTEM,
             is_shut_down: control.state == ControlState::ShutDown,
-            checkpoint: control.checkpoint as u64,
-            is_first: false,
+            checkpoint: control.position(),
+            is_first: control.is_reset,
             boot: "",
             syncs_files: true,
         };
@@ -70,7 +70,7 @@ pub fn begin(process: &Process) -> bool {
 /// In the postmaster, after the checkpoint of a clean stop.
 pub fn end(process: &Process) {
     if let Some(life) = process.server(|server| life(&server.directory)) {
-        let checkpoint = process.server(|server| server.directory.control.checkpoint as u64);
+        let checkpoint = process.server(|server| server.directory.control.position());
         replace_file(process, FILE, Life { checkpoint: Some(checkpoint), ..life }.to_string().into_bytes());
     }
 }

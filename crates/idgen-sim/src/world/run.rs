@@ -62,6 +62,7 @@ pub const GOALS: &[&str] = &[
     "a backup of a coordinator is restored in place",
     "a directory is copied back in place",
     "a snapshot of a coordinator's disk is put back",
+    "the WAL of a coordinator is reset",
     "values of a tag without a fleet are drawn",
     "a grant waits for a worker id that is locked",
     "an answer of the coordinator is lost",

@@ -88,9 +88,17 @@ impl Server {
 
     /// It begins to write.
     pub fn begin_to_write(&mut self) {
+        self.checkpoint();
         self.directory.control.state = ControlState::InProduction;
         self.directory.signal = None;
         self.phase = Phase::Running;
+    }
+
+    /// All that it has committed is in WAL before this.
+    pub fn checkpoint(&mut self) {
+        self.directory.flush();
+        let Directory { control, wal, .. } = &mut self.directory;
+        (control.checkpoint, control.is_reset) = (wal.flushed, false);
     }
 
     /// It will issue ids. After a recovery they begin at the mark, or one move past the label, at the latest.

@@ -22,6 +22,7 @@ impl Fleet {
             Self::restore,
             Self::copy_back,
             Self::put_snapshot_back,
+            Self::reset_wal,
             |fleet, stage| fleet.at_server(stage, operators::detach),
             |fleet, stage| fleet.at_server(stage, operators::draw_from_own_row),
             |fleet, stage| fleet.at_server(stage, operators::drop_here),

@@ -35,8 +35,7 @@ pub fn start_up(backend: &Backend) {
 
 /// A checkpoint of a server that writes.
 pub fn checkpoint(server: &mut super::super::server::Server, now_us: i64) {
-    server.directory.flush();
-    server.directory.control.checkpoint = server.directory.wal.entries.len();
+    server.checkpoint();
     server.directory.control.checkpoint_ms = server.wall_ms(now_us);
 }
 

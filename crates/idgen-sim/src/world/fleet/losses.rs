@@ -142,6 +142,18 @@ impl Fleet {
         self.start(stage, index);
     }
 
+    pub fn reset_wal(&mut self, stage: &mut Stage) {
+        let index = self.coordinator();
+        stage.world.tell(index, || "its WAL is reset".to_owned());
+        stage.world.reach("the WAL of a coordinator is reset");
+        self.stop_at_once(stage, index);
+        self.remove_standby(stage);
+        stage.server(index, |server| server.directory.reset_wal());
+        (self.backup, self.cold, self.snapshot) = (None, None, None);
+        self.fall_back(stage, false);
+        self.start(stage, index);
+    }
+
     /// A snapshot of the coordinator's disk is put back, which leaves no trace.
     pub fn put_snapshot_back(&mut self, stage: &mut Stage) {
         let Some(snapshot) = self.snapshot.clone() else { return };

@@ -93,6 +93,7 @@ impl Scene for Workers {
             Self::remove_signal,
             Self::restore,
             Self::put_back_snapshot,
+            |workers, stage| workers.if_coordinates(stage, Self::reset_wal),
             Self::copy_beside,
             Self::step_clock,
             |workers, stage| stage.server(workers.primary, |server| server.offset_us = 0),

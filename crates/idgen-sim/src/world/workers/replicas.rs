@@ -27,7 +27,7 @@ impl Workers {
     pub(super) fn take_backup(&mut self, stage: &mut Stage) {
         stage.world.tell(self.primary, || "is backed up".to_owned());
         stage.server(self.primary, |server| {
-            server.directory.flush();
+            server.checkpoint();
             server.backup = Some(server.directory.clone());
         });
     }
@@ -129,6 +129,15 @@ impl Workers {
         let control = stage.world.identity();
         self.put(stage, self.primary, &backup, (directory, control), signal);
         self.set_back(stage, true);
+    }
+
+    pub(super) fn reset_wal(&mut self, stage: &mut Stage) {
+        stage.world.tell(self.primary, || "its WAL is reset".to_owned());
+        stage.world.reach("the WAL of a coordinator is reset");
+        stage.crash(self.primary);
+        stage.server(self.primary, |server| server.directory.reset_wal());
+        self.set_back(stage, true);
+        self.start(stage, self.primary);
     }
 
     /// Nothing in the data shows it.
