@@ -200,6 +200,15 @@ pub fn renew(
     Ok((end_us, Duration::from_micros(ttl_us as u64)))
 }
 
+/// A role leases a worker id, and says in its renewal that it was told a later end.
+pub fn lie(process: &Process, coordination: &Rc<Coordination>, pool: &str) {
+    let Ok(now_us) = Transaction::begin(process, coordination).map(|transaction| transaction.now_us()) else { return };
+    if let Ok((lease, _)) = acquire(process, coordination, pool, "a role", (now_us, None)) {
+        let last_not_after_us = lease.last_not_after_us + 1_000_000;
+        let _ = renew(process, coordination, pool, &WorkerLease { last_not_after_us, ..lease }, now_us);
+    }
+}
+
 pub fn confirm(process: &Process, coordination: &Rc<Coordination>, pool: &str, token: i64) -> Result<i64, Error> {
     let end_us = holding::confirm(&mut Transaction::begin(process, coordination)?, pool, token)?;
     coordination.judged.borrow_mut().confirmed(token, end_us);

@@ -50,6 +50,8 @@ struct Term {
     /// Of the commit that has chosen its end.
     clock_us: i64,
     longest_us: i64,
+    /// Of the commit that has chosen its start.
+    longest_at_start_us: i64,
     /// The last commit that has granted or extended it.
     entry: Rc<Entry>,
     /// The present coordinator does not have it.
@@ -85,6 +87,8 @@ pub struct Judge {
     longest: Vec<(Rc<Entry>, i64)>,
     /// The coordinator was set back in a way that only a holder can show.
     pub is_unaware: bool,
+    /// Grants may have been lost or copied, or a coordinator's clock has gone back.
+    may_be_interrupted: bool,
 }
 
 impl Judge {
@@ -104,6 +108,7 @@ impl Judge {
                     confirmed_us: i64::MIN,
                     clock_us,
                     longest_us,
+                    longest_at_start_us: longest_us,
                     entry: entry.clone(),
                     is_lost: false,
                     dropped: None,
@@ -132,9 +137,13 @@ impl Judge {
             }
             Note::Interrupted { clock_us } => {
                 self.is_unaware = false;
-                self.interrupt(entry, clock_us)
+                self.interrupt(entry, clock_us);
+                (!self.may_be_interrupted).then(|| "W1: all leases end although no grant was lost".to_owned())
             }
-            Note::Begun { since_us } => self.interrupt(entry, since_us),
+            Note::Begun { since_us } => {
+                self.interrupt(entry, since_us);
+                None
+            }
             Note::Dropped => {
                 for term in self.terms.values_mut() {
                     term.is_lost = true;
@@ -145,14 +154,17 @@ impl Judge {
         }
     }
 
-    fn interrupt(&mut self, entry: &Rc<Entry>, clock_us: i64) -> Option<String> {
+    fn interrupt(&mut self, entry: &Rc<Entry>, clock_us: i64) {
         self.interruptions.push(entry.clone());
         // A coordinator whose clock is behind that of the one before.
         for term in self.terms.values_mut().filter(|term| term.is_lost) {
             let is_behind = clock_us < term.clock_us && clock_us + term.longest_us < term.end_us;
             term.is_excused |= is_behind;
         }
-        None
+    }
+
+    pub fn allow_interruptions(&mut self) {
+        self.may_be_interrupted = true;
     }
 
     fn note_longest(&mut self, entry: &Rc<Entry>, longest_us: i64) {
@@ -181,6 +193,7 @@ impl Judge {
 
     /// The coordinator goes on with these commits. `is_noticed`: it can know of that.
     pub fn set_back(&mut self, kept: &[Rc<Entry>], is_noticed: bool) {
+        self.allow_interruptions();
         let has = |entry: &Rc<Entry>| kept.iter().any(|kept| Rc::ptr_eq(kept, entry));
         let (interruptions, longest) = (self.interruptions.len(), self.longest.len());
         self.interruptions.retain(&has);
@@ -251,7 +264,8 @@ impl Term {
 fn allows(one: &Term, other: &Term, at_us: i64) -> bool {
     let is_copied = |term: &Term| term.copied_until_us.is_some_and(|until_us| at_us < until_us);
     let is_excused = |lost: &Term| lost.is_lost && lost.is_excused;
-    let is_longer = |lost: &Term, other: &Term| lost.is_lost && lost.is_of_first && lost.length_us() > other.longest_us;
+    let is_longer =
+        |lost: &Term, other: &Term| lost.is_lost && lost.is_of_first && lost.length_us() > other.longest_at_start_us;
     let is_unnoticed = |lost: &Term, other: &Term| lost.is_lost && other.is_unaware;
     is_copied(one)
         || is_copied(other)

@@ -96,7 +96,7 @@ impl Scene for Workers {
             |workers, stage| workers.if_coordinates(stage, Self::reset_wal),
             Self::copy_beside,
             Self::step_clock,
-            |workers, stage| stage.server(workers.primary, |server| server.offset_us = 0),
+            Self::correct_clock,
             |_, stage| stage.suspend(),
             |_, stage| stage.fail_files(),
             |workers, _| workers.coordination.network.is_cut.set(true),
@@ -215,11 +215,19 @@ impl Workers {
         self.coordination.members.borrow_mut().iter_mut().for_each(|member| member.has_issued = false);
     }
 
+    fn correct_clock(&mut self, stage: &mut Stage) {
+        stage.server(self.primary, |server| server.offset_us = 0);
+        self.coordination.judged.borrow_mut().allow_interruptions();
+    }
+
     fn step_clock(&mut self, stage: &mut Stage) {
         let index = stage.world.below(NAMES.len() as u32) as usize;
         const MINUTE_US: i64 = 60_000_000;
         let offset_us = stage.world.one_of(&[0, -2_000_000, 2_000_000, 10 * MINUTE_US, -10 * MINUTE_US]);
         stage.server(index, |server| server.offset_us = offset_us);
+        if index < COORDINATORS {
+            self.coordination.judged.borrow_mut().allow_interruptions();
+        }
         stage.world.tell(index, || format!("its clock is {} ms off", offset_us / 1000));
     }
 }

@@ -1,6 +1,6 @@
 //! What operators do in the coordinator's database.
 
-use super::coordinator::Coordination;
+use super::coordinator::{self, Coordination};
 use super::database::{POOLS, Transaction};
 use super::judge::Note;
 use super::{COORDINATORS, MOST_WORKER_IDS, NAMES, Workers};
@@ -34,6 +34,7 @@ pub fn acts() -> Vec<Act<Workers>> {
         Workers::drop_extension,
         Workers::keep_history,
         |workers, stage| workers.keep_place(stage),
+        Workers::lie,
     ]
 }
 
@@ -119,6 +120,14 @@ impl Workers {
             self.operate(stage, |transaction, _| {
                 recording::begin_another(transaction, None);
             });
+        }
+    }
+
+    fn lie(&mut self, stage: &mut Stage) {
+        if self.phase(stage, self.primary) == Phase::Running && self.has_pool(stage) {
+            let (coordination, pool) = (self.coordination.clone(), POOLS[self.pool(stage)]);
+            let role = move |process: &Process| coordinator::lie(process, &coordination, pool);
+            stage.world.spawn(self.primary, "role", Box::new(role));
         }
     }
 

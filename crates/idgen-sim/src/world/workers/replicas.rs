@@ -2,6 +2,7 @@
 
 use super::{COORDINATORS, Workers};
 use crate::world::disk::{Directory, Signal};
+use crate::world::rows::Key;
 use crate::world::server::Phase;
 use crate::world::stage::Stage;
 
@@ -128,7 +129,9 @@ impl Workers {
         stage.crash(self.primary);
         let control = stage.world.identity();
         self.put(stage, self.primary, &backup, (directory, control), signal);
-        self.set_back(stage, true);
+        // A cold backup from before the first pool has nothing that another control file contradicts.
+        let is_noticed = signal.is_some() || backup.rows().contains_key(&Key::WorkerHistory);
+        self.set_back(stage, is_noticed);
     }
 
     pub(super) fn reset_wal(&mut self, stage: &mut Stage) {
@@ -161,6 +164,7 @@ impl Workers {
             let identity = stage.world.identity();
             stage.world.tell(index, || "is a copy of the coordinator beside it, and keepers reach it".to_owned());
             stage.world.reach("a copy of the coordinator runs beside it");
+            self.coordination.judged.borrow_mut().allow_interruptions();
             self.put(stage, index, &directory, (identity, identity), None);
             self.coordination.address.set(index);
             self.beside = Some(index);
