@@ -246,6 +246,11 @@ impl Judge {
         })
     }
 
+    /// The latest end of a rectangle.
+    pub fn latest_us(&self) -> i64 {
+        self.terms.values().map(|term| term.end_us).max().unwrap_or(0)
+    }
+
     /// The end of the ids under a token.
     pub fn used_until_us(&self, token: i64) -> Option<i64> {
         let of_token = |used: &&Use| used.token == Some(token);

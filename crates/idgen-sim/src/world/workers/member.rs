@@ -422,6 +422,11 @@ impl<'a> Server for Port<'a> {
     }
 }
 
+/// No id of the server has this time or a later one.
+pub fn next_ms(member: &Member) -> i64 {
+    member.memory.next_ms.max(member.memory.mark_ms)
+}
+
 /// True if the server may be copied with its memory: it makes ids under a lease of a pool.
 pub fn has_lease(member: &Member) -> bool {
     member.pool.is_some() && matches!(member.memory.node, Node::Leased(..))

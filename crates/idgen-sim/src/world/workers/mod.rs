@@ -5,7 +5,7 @@
 
 use super::process::Process;
 use super::run::{Act, Scene};
-use super::server::{Phase, Server};
+use super::server::{BEGIN_MS, Phase, Server};
 use super::stage::Stage;
 use coordinator::Coordination;
 use database::POOLS;
@@ -205,10 +205,13 @@ impl Workers {
         self.coordination.address.set(self.primary);
     }
 
-    /// For the servers to live. Where clocks were ahead, their ids and rectangles are.
+    /// For the servers to live. Where clocks were ahead, their ids and rectangles are: until then time passes, and no longer, or
+    /// it would make up for what servers have to recover from.
     fn repair(&mut self, stage: &mut Stage) {
-        const HOUR_US: i64 = 3_600_000_000;
-        stage.world.now_us.set(stage.world.now_us.get() + HOUR_US);
+        let ids_ms = self.coordination.members.borrow().iter().map(member::next_ms).max().unwrap_or(0);
+        let latest_us =
+            (ids_ms * 1000).max(self.coordination.judged.borrow().latest_us()).max(self.forgotten_until_us(stage));
+        stage.world.now_us.set(stage.world.now_us.get().max(latest_us - BEGIN_MS * 1000));
         self.end_faults(stage);
         stage.world.servers.borrow_mut().iter_mut().for_each(|server| server.offset_us = 0);
         self.coordination.is_synchronous.set(false);

@@ -93,6 +93,14 @@ impl Workers {
         }
     }
 
+    /// Until then, rectangles may be forgotten.
+    pub(super) fn forgotten_until_us(&self, stage: &Stage) -> i64 {
+        stage.server(self.primary, |server| match server.directory.rows().get(&Key::WorkerHistory) {
+            Some(Row::WorkerHistory(history)) => history.forgotten_until_us().unwrap_or(0),
+            _ => 0,
+        })
+    }
+
     /// What the coordinator makes of the history in its data; `None` without one.
     pub(super) fn history_state(&self, stage: &Stage) -> Option<HistoryState> {
         stage.server(self.primary, |server| match server.directory.rows().get(&Key::WorkerHistory) {
