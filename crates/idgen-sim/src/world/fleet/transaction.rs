@@ -278,7 +278,9 @@ impl TagRows for Transaction<'_> {
     fn report(&mut self, row: &TagRow, shared: &SharedTag, report: &ServerReport) {
         let tag = index_of(&row.tag);
         let key = Key::Report(tag, report.server);
-        if report.max_id > row.definition.max_id && self.read(key).is_some() {
+        // A tag that was created again waits for reports, whether values were lost or not.
+        let is_own = row.link.history.as_deref() == Some(&self.identity.to_string());
+        if is_own && report.max_id > row.definition.max_id && self.read(key).is_some() {
             self.noticed.push(tag);
         }
         self.changes.insert(key, Some(Row::Report(report.clone())));
