@@ -214,6 +214,7 @@ impl Workers {
         stage.world.now_us.set(stage.world.now_us.get().max(latest_us - BEGIN_MS * 1000));
         self.end_faults(stage);
         stage.world.servers.borrow_mut().iter_mut().for_each(|server| server.offset_us = 0);
+        self.coordination.judged.borrow_mut().allow_interruptions();
         self.coordination.is_synchronous.set(false);
         self.coordination.members.borrow_mut().iter_mut().for_each(|member| member.has_issued = false);
     }
