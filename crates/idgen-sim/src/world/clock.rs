@@ -87,8 +87,8 @@ impl<'a> Clock<'a> {
             match issue {
                 Ok(Issue::Issued(run)) => {
                     // Others may have begun the tick by a later reading of the clock.
-                    let limit_ms = self.now_bounds().limit_ms.max(limit_ms);
-                    let now = Now { limit_ms, boot_ms: self.boot_us() / 1000, tick_ms: tick_us / 1000 };
+                    let latest_ms = self.now_bounds().limit_ms.max(limit_ms);
+                    let now = Now { limit_ms: latest_ms, boot_ms: self.boot_us() / 1000, tick_ms: tick_us / 1000 };
                     self.process.judge_issue(layout, &space, &run, &now);
                     let last_ms = space.time_ms(run.first + run.count - 1);
                     moves::move_if_due(self, last_ms.max(limit_ms));
@@ -313,6 +313,7 @@ impl Port for Clock<'_> {
     fn start_label_worker(&self) -> bool {
         self.process.step();
         if self.process.world.faults.borrow().no_workers {
+            self.memory.is_disturbed.set(true);
             return false;
         }
         self.process.world.spawn(self.process.server, "label worker", Box::new(label_worker));

@@ -40,6 +40,7 @@ impl Process<'_> {
         let once_in = self.world.faults.borrow().io_fails_once_in;
         if once_in > 0 && self.world.once_in(once_in) {
             self.world.reach("a write of the file fails");
+            self.memory().is_disturbed.set(true);
             return Err(FileError);
         }
         Ok(())

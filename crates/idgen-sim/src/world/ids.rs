@@ -14,6 +14,7 @@ use super::server::{Floor, Phase, Server};
 use super::sessions;
 use super::stage::Stage;
 use idgen_core::clock::label::MarkLabel;
+use idgen_core::clock::moves;
 use idgen_core::clock::record::Record;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -77,6 +78,7 @@ impl Scene for Ids {
     }
 
     fn idle(&mut self, stage: &mut Stage) {
+        self.judge_label(stage);
         match stage.world.once_in(4) {
             true => self.start_stopped(stage),
             false => self.start_session(stage),
@@ -160,6 +162,23 @@ impl Ids {
             if stage.server(other, |server| server.phase == Phase::Recovering && !server.is_void) {
                 stage.replicate(self.primary, other);
             }
+        }
+    }
+
+    /// While nothing happens, the label is no further ahead than the ids need it: a server that is promoted begins past it.
+    fn judge_label(&self, stage: &Stage) {
+        let is_busy = stage.processes.iter().any(|process| process.server == self.primary && process.name != "session");
+        let (memory, label, mark_ms) =
+            stage.server(self.primary, |server| (server.memory.clone(), server.label(), server.promised.mark_ms));
+        let is_calm = !is_busy && memory.transactions.get() == 0 && !memory.is_disturbed.get();
+        if self.phase(stage) != Phase::Running || !is_calm || !moves::is_ready(&memory.high_water) {
+            return;
+        }
+        let wall_ms = stage.server(self.primary, |server| server.wall_ms(stage.world.now_us.get()));
+        let at_most_ms = mark_ms.max(wall_ms) + 4 * stage.world.settings.longest_move_ms.get();
+        if let Some(label) = label.filter(|label| label.until_ms > at_most_ms) {
+            let text = format!("S3: the label is {} ms further ahead than it may be", label.until_ms - at_most_ms);
+            stage.world.break_promise(self.primary, text);
         }
     }
 

@@ -19,6 +19,10 @@ pub struct Memory {
     pub life: RefCell<String>,
     /// The last write of the file has failed.
     pub is_failing: Cell<bool>,
+    /// Since the start a file could not be written, or no worker could be started.
+    pub is_disturbed: Cell<bool>,
+    /// Transactions of sessions that are running.
+    pub transactions: Cell<u32>,
     /// Counts signals, so that none is lost between a test and the wait.
     pub signals: Cell<u64>,
     /// The lock of the catalog with the label.
@@ -38,6 +42,8 @@ impl Memory {
             written: RefCell::default(),
             life: RefCell::default(),
             is_failing: Cell::new(false),
+            is_disturbed: Cell::new(false),
+            transactions: Cell::new(0),
             signals: Cell::new(0),
             catalog: RefCell::new(()),
             arrays,

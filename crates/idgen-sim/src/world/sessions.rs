@@ -15,8 +15,11 @@ pub fn draw(process: &Process) {
     let world = process.world;
     for _ in 0..1 + world.below(TRANSACTIONS) {
         let clock = Clock::new(process);
+        let running = &clock.memory.transactions;
+        running.set(running.get() + 1);
         let outcome = catch_unwind(AssertUnwindSafe(|| transaction(process, &clock)));
         clock.end_of_transaction();
+        running.set(running.get() - 1);
         match outcome {
             Ok(Ok(())) => world.reach("a transaction has drawn"),
             Ok(Err(Refusal::File)) => world.reach("a draw fails because of the file"),

@@ -15,6 +15,13 @@ fn floor_is_the_mark_whatever_the_clock_shows() {
     }
 }
 
+#[test]
+fn file_that_allows_the_label_is_not_older_than_the_data() {
+    let found = found(&[record(1, NOW_MS + 5500)]);
+    let labelled = Evidence { label_ms: Some(found.record.latest_label_ms), ..evidence(NOW_MS) };
+    assert_eq!(labelled.floor_ms(Some(&found)), NOW_MS + 5500);
+}
+
 /// The clock may be wrong until the first id is issued, which is not before it anyway.
 #[test]
 fn floor_of_a_first_start_is_past_the_last_checkpoint_whatever_the_clock_shows() {

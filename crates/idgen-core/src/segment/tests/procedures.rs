@@ -180,6 +180,16 @@ fn detached_server_leaves_and_receives_nothing_before_its_coordinator_knows() {
 }
 
 #[test]
+fn tag_in_one_line_stays_so_when_it_is_attached_again() {
+    let mut row = row(1);
+    row.attach(1, 2_000_000);
+    (row.definition.step, row.definition.min_step, row.definition.max_step) = (1, 1, 1);
+    row.detach();
+    row.attach(1, 2_000_000);
+    assert!(row.is_in_order());
+}
+
+#[test]
 fn coordinator_refuses_what_its_tag_cannot_give() {
     let mut coordinator = Coordinator::new();
     coordinator.tag.definition.upper_bound = 10;
