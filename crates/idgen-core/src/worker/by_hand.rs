@@ -73,6 +73,8 @@ mod tests {
     fn pool_ends_the_use_of_a_setting_under_which_nothing_was_issued() {
         let setting = WorkerSetting { worker_id: 5, is_undecided: false, is_in_use: true, has_issued: true };
         assert!(!setting.yields_to_pool());
+        assert_eq!(setting.before_lease(), LastWorkerId::ByHand(5));
+        assert_eq!(WorkerSetting { has_issued: false, ..setting }.before_lease(), LastWorkerId::Unknown);
         assert!(WorkerSetting { has_issued: false, ..setting }.yields_to_pool());
         assert!(WorkerSetting { is_undecided: true, ..setting }.yields_to_pool());
         assert!(!WorkerSetting { is_in_use: false, has_issued: false, ..setting }.yields_to_pool(), "it has none");

@@ -174,6 +174,11 @@ fn detached_server_leaves_and_receives_nothing_before_its_coordinator_knows() {
     assert_eq!(attached.process.calls, ["lock", "commit"], "nothing is asked for");
     attached.start();
     assert_eq!(attached.serve(Need::Leave, Faults::default()), Some(Ok(())));
+    assert_eq!(
+        attached.process.calls,
+        ["open", "leave", "confirm", "forget", "commit"],
+        "the row remembers it until then"
+    );
     assert!(attached.process.coordinator.borrow().reports.is_empty());
     attached.start();
     assert_eq!(attached.serve(Need::Demand, Faults::default()), Some(Ok(())));

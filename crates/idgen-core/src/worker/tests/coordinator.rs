@@ -71,6 +71,8 @@ fn search_takes_the_preferred_then_the_owned_then_what_ended_first_and_what_can_
     assert_eq!(pick(&search, &without(&[1, 2, 3, 4])), Some(6), "of an earlier epoch, so nobody renews it");
     assert_eq!(pick(&search, &without(&[1, 2, 3, 4, 6])), Some(5), "ahead of the clock");
     assert_eq!(pick(&search, &without(&[1, 2, 3, 4, 5, 6])), None, "held, and outside of the range");
+    let renewable = row(6, Some(4), None, Some(1100), 1);
+    assert_eq!(pick(&search, &[renewable]), None, "held, although the next rectangle begins after it");
     assert_eq!(pick(&Search { range: 0..=9, ..search }, &rows), Some(9), "one that was never granted");
 }
 
