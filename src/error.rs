@@ -34,9 +34,8 @@ errors! {
 
     fn place_not_written(file: &str, error: &std::io::Error) {
         ERRCODE_IO_ERROR: "could not write file \"{file}\": {error}";
-        detail: "Until the server can write the file at a start, it grants neither worker ids nor ranges to other \
-            servers.";
-        hint: "Free disk space, or restore the permissions, and restart the server.";
+        detail: "The server does not start without it: nothing else tells it to begin past ids that it has forgotten.";
+        hint: "Free disk space, or restore the permissions, and start the server again.";
     }
 
     fn wal_lost(file: &str) {

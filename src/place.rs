@@ -44,7 +44,6 @@ pub fn begin() {
     }
     let start = Start {
         replay,
-        timeline: recovery::timeline(),
         directory: &recovery::identity_of(FINGERPRINT).expect("PostgreSQL has read it"),
         system: recovery::system_identifier(),
         is_shut_down: recovery::is_shut_down(),
@@ -66,15 +65,8 @@ pub fn begin() {
         crate::pg::crash_point!("start: the loss of WAL is noted");
     }
     if let Err(error) = written.and_then(|()| recovery::replace_file(PATH, life.to_string().as_bytes())) {
-        // The earlier number would vouch for the data. Without one, this server grants nothing, and ids begin past the label.
-        let removed = match fs::remove_file(PATH) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            removed => removed.and_then(|()| recovery::sync_directory(".")),
-        };
-        if removed.is_err() {
-            error::place_not_written(PATH, &error).raise();
-        }
-        error::place_not_written(PATH, &error).warn();
+        // The earlier number would vouch for the data, and a missing file for a new server.
+        error::place_not_written(PATH, &error).raise();
     }
     crate::pg::crash_point!("start: the place is written");
 }

@@ -41,8 +41,6 @@ pub enum Replay {
 #[derive(Clone, Debug)]
 pub struct Start<'a> {
     pub replay: Replay,
-    /// Of the control file.
-    pub timeline: u32,
     /// The data directory, which a copy does not share.
     pub directory: &'a str,
     pub system: u64,
@@ -108,9 +106,8 @@ impl Life {
         let directory = match (start.replay, recorded.and_then(|life| life.directory.as_deref())) {
             (Replay::UntilPromotion, _) => start.directory,
             (Replay::Own | Replay::Backup, Some(directory)) => directory,
-            // Only a promotion can have begun another timeline, and nothing tells where.
-            (Replay::Own | Replay::Backup, None) if start.timeline == 1 => start.directory,
-            (Replay::Own | Replay::Backup, None) | (Replay::Abandoned, _) => ANOTHER,
+            (Replay::Own | Replay::Backup, None) => start.directory,
+            (Replay::Abandoned, _) => ANOTHER,
         };
         let life = Life {
             number,
@@ -173,7 +170,6 @@ mod tests {
         let is_first = is_shut_down && checkpoint == FIRST;
         Start {
             replay: Replay::Own,
-            timeline: 1,
             directory: "here",
             system: 7,
             is_shut_down,
@@ -238,8 +234,8 @@ mod tests {
 
     #[test]
     fn server_is_a_copy_where_it_did_not_begin_its_timeline() {
-        let is_copy = |recorded: Option<&Life>, timeline, replay, directory| {
-            let start = Start { timeline, replay, directory, ..start(true, RECORDED) };
+        let is_copy = |recorded: Option<&Life>, replay, directory| {
+            let start = Start { replay, directory, ..start(true, RECORDED) };
             let (next, _) = Life::at_start(recorded, &start, || 5);
             let restarted = Start { replay: Replay::Own, ..start };
             let (again, _) = Life::at_start(Some(&next), &restarted, || 6);
@@ -248,19 +244,17 @@ mod tests {
         };
         let life = life(RECORDED);
         let earlier = Life { directory: None, ..life.clone() };
-        for (recorded, timeline, replay, directory, expected, why) in [
-            (None, 1, Replay::Own, "here", false, "the first start"),
-            (None, 2, Replay::Own, "here", true, "a lost file"),
-            (None, 2, Replay::UntilPromotion, "here", false, "a standby without a file"),
-            (Some(&life), 2, Replay::Own, "here", false, "a restart"),
-            (Some(&life), 2, Replay::Own, "there", true, "a copy of the files"),
-            (Some(&life), 2, Replay::Backup, "there", true, "a backup beside its origin"),
-            (Some(&life), 2, Replay::Backup, "here", false, "a crash in an exclusive backup"),
-            (Some(&life), 2, Replay::UntilPromotion, "there", false, "a standby"),
-            (Some(&life), 2, Replay::Abandoned, "here", true, "a standby without its signal file"),
-            (Some(&earlier), 1, Replay::Own, "here", false, "a file of an earlier release"),
+        for (recorded, replay, directory, expected, why) in [
+            (None, Replay::Own, "here", false, "the first start"),
+            (Some(&life), Replay::Own, "here", false, "a restart"),
+            (Some(&life), Replay::Own, "there", true, "a copy of the files"),
+            (Some(&life), Replay::Backup, "there", true, "a backup beside its origin"),
+            (Some(&life), Replay::Backup, "here", false, "a crash in an exclusive backup"),
+            (Some(&life), Replay::UntilPromotion, "there", false, "a standby"),
+            (Some(&life), Replay::Abandoned, "here", true, "a standby without its signal file"),
+            (Some(&earlier), Replay::Own, "here", false, "a file of an earlier release"),
         ] {
-            assert_eq!(is_copy(recorded, timeline, replay, directory), expected, "{why}");
+            assert_eq!(is_copy(recorded, replay, directory), expected, "{why}");
         }
     }
 

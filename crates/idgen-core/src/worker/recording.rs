@@ -71,9 +71,14 @@ pub fn bounds(store: &impl HistoryStore, history: &History, ttl_us: i64) -> Pool
 /// With the definition of a pool: a copy, a failover or a restore before its first grant ends the history too.
 pub fn begin(store: &mut impl HistoryStore) {
     if store.read().is_none() {
-        // Waits for another transaction that defines the first pool, and then keeps what its row has by then.
         let begun = begun(store);
+        let begun = with_longest(store, begun, 0);
+        // Waits for another transaction that defines the first pool, and then keeps what its row has by then.
         store.write(&begun, false);
+        // Before the first grant, which may be lost with its label, and the row be dropped.
+        if begun.since_us.is_some() {
+            raise_label(store, &begun);
+        }
     }
 }
 
@@ -163,15 +168,19 @@ fn begun(store: &mut impl HistoryStore) -> History {
     History::begun(store.identity(), past)
 }
 
-/// Writes the row, and raises both values of the label to it at least.
 fn write_for_grants(store: &mut impl HistoryStore, history: &History) {
+    raise_label(store, history);
+    store.write(history, true);
+}
+
+/// Raises both values of the label to those of the history at least.
+fn raise_label(store: &mut impl HistoryStore, history: &History) {
     store.lock_label();
     let label = store.read_label().unwrap_or(Label::NONE);
     store.write_label(Some(Label {
         until_us: label.until_us.max(history.forgotten_until_us().unwrap_or(i64::MIN)),
         longest_us: label.longest_us.max(history.longest_us),
     }));
-    store.write(history, true);
 }
 
 /// With the longest rectangle so far: the row may lack that of a dropped database or extension, which the label has.

@@ -187,6 +187,11 @@ impl Directory {
         (self.control.state, self.control.is_reset) = (ControlState::ShutDown, true);
     }
 
+    /// Before its first start, the label of the backup stays.
+    pub fn remove_signal(&mut self) {
+        self.signal = (self.control.state != ControlState::InRecovery).then_some(Signal::Backup);
+    }
+
     /// A copy, as of a cold directory.
     pub fn copy(&self, identity: u64) -> Self {
         let mut copy = self.clone();

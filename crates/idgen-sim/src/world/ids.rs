@@ -233,7 +233,7 @@ impl Ids {
         let is_pending =
             |server: &Server| server.phase == Phase::Stopped && server.directory.signal == Some(Signal::Archive);
         if stage.server(self.primary, |server| is_pending(server)) {
-            stage.server(self.primary, |server| server.directory.signal = None);
+            stage.server(self.primary, |server| server.directory.remove_signal());
             return stage.world.tell(self.primary, || "has no signal file any more".to_owned());
         }
         let Some(index) = self.standby_in(stage, Phase::Stopped) else { return };
@@ -242,7 +242,7 @@ impl Ids {
         }
         stage.world.tell(index, || "takes over without a promotion".to_owned());
         stage.world.reach("a standby takes over without a promotion");
-        stage.server(index, |server| server.directory.signal = None);
+        stage.server(index, |server| server.directory.remove_signal());
         self.take_over(stage, index);
     }
 

@@ -16,19 +16,19 @@ pub fn life(directory: &Directory) -> Option<Life> {
     Some(Life::parse(std::str::from_utf8(content).expect("it was written as a whole")))
 }
 
-/// As [`life`].
-pub fn identity(directory: &Directory) -> Option<Identity> {
-    let (life, inode) = (life(directory)?, directory.identity.to_string());
-    Some(Identity {
+/// What grants from this server, which has written the file as it started.
+pub fn identity(directory: &Directory) -> Identity {
+    let (life, inode) = (life(directory).expect("a file"), directory.identity.to_string());
+    Identity {
         system_identifier: SYSTEM,
         timeline: directory.control.timeline,
         database: DATABASE,
         place: Place::new(&inode, &directory.control.identity.to_string(), &life.number),
         is_copy: life.is_copied_to(&inode),
-    })
+    }
 }
 
-/// In the postmaster, before recovery, which removes the evidence. False if the earlier file could stay: the start fails.
+/// In the postmaster, before recovery, which removes the evidence. False if the file cannot be written: the start fails.
 pub fn begin(process: &Process) -> bool {
     process.step();
     let recorded = process.server(|server| life(&server.directory));
@@ -41,7 +41,6 @@ pub fn begin(process: &Process) -> bool {
         };
         let start = Start {
             replay: Replay::at_start(exists, control.state == ControlState::InRecovery),
-            timeline: control.timeline,
             directory: &server.directory.identity.to_string(),
             system: SYSTEM,
             is_shut_down: control.state == ControlState::ShutDown,
@@ -52,19 +51,11 @@ pub fn begin(process: &Process) -> bool {
         };
         Life::at_start(recorded.as_ref(), &start, || process.world.identity()).0
     });
-    if recorded.as_ref() == Some(&next) {
-        return true;
-    }
-    if process.try_io().is_ok() {
+    let is_written = recorded.as_ref() == Some(&next) || process.try_io().is_ok();
+    if is_written {
         replace_file(process, FILE, next.to_string().into_bytes());
-        return true;
     }
-    process.directory(|directory| directory.file(FILE).content = None);
-    let is_removed = process.try_io().is_ok();
-    if is_removed {
-        process.directory(|directory| directory.file(FILE).sync_name());
-    }
-    is_removed
+    is_written
 }
 
 /// In the postmaster, after the checkpoint of a clean stop.

@@ -72,7 +72,6 @@ pub const GOALS: &[&str] = &[
     "a server leaves its pool",
     "the record of a worker id is corrected",
     "the coordinator's extension is dropped",
-    "a server lacks the file of its place",
     "the memory of a running server is copied",
     "the files of a server are copied beside it",
     "an older copy of a server's files is put back",

@@ -6,7 +6,7 @@ use crate::history::Identity;
 use crate::worker::Refusal;
 use crate::worker::granting::{Grant, Request, acquire};
 use crate::worker::holding::{Renewal, confirm, release, renew};
-use crate::worker::recording::{begin_another, for_grant};
+use crate::worker::recording::{begin, begin_another, for_grant};
 use crate::worker::search::{Search, WorkerRow};
 
 const TTL_US: i64 = 100;
@@ -160,6 +160,25 @@ fn longer_rectangles_are_recorded_before_one_is_granted_and_outlive_the_history_
     let dropped = Database { rows: Vec::new(), history: None, ..database };
     let history = for_grant(&mut { dropped }, TTL_US).expect("no copy");
     assert_eq!((history.since_us, history.longest_us), (Some(1000), TTL_US * 5));
+}
+
+/// Only the label is left of the history that a failover has interrupted.
+#[test]
+fn grant_that_was_lost_before_the_extension_was_dropped_is_not_repeated() {
+    let created_again = |database: &Database| {
+        let mut created = Database { history: None, ..database.clone() };
+        begin(&mut created);
+        created.rows = Database::new(1, TTL_US).rows;
+        created
+    };
+    let mut first = Database::new(1, TTL_US);
+    acquired(&mut first);
+    let mut promoted = first.promoted(2, 1000);
+    acquired(&mut promoted);
+    let created = created_again(&promoted);
+    let lost = acquired(&mut created.clone());
+    let next = acquired(&mut created_again(&created.promoted(3, 1000)));
+    assert!(next.rectangle.not_before_us >= lost.rectangle.not_after_us, "{next:?} after {lost:?}");
 }
 
 #[test]

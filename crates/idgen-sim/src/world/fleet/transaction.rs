@@ -73,8 +73,7 @@ pub struct Transaction<'a> {
 
 impl<'a> Transaction<'a> {
     pub fn new(backend: &'a Backend<'a>) -> Self {
-        let identity =
-            backend.process.server(|server| place::identity(&server.directory)).expect("its files do not fail");
+        let identity = backend.process.server(|server| place::identity(&server.directory));
         let (changes, locks, ended) = (BTreeMap::new(), Vec::new(), Vec::new());
         let [is_announced, is_flushed, is_durable] = [false; 3];
         let noticed = Vec::new();

@@ -2,7 +2,6 @@
 
 use super::database::{Transaction, pool_index};
 use super::judge::{Judge, Note};
-use super::link::Error;
 use super::member::Member;
 use crate::world::disk::{Entry, Signal};
 use crate::world::place;
@@ -145,8 +144,8 @@ pub fn acquire(
     pool: &str,
     owner: &str,
     (reached_us, prefer): (i64, Option<u32>),
-) -> Result<Acquired, Error> {
-    let mut transaction = Transaction::begin(process, coordination)?;
+) -> Result<Acquired, Refusal> {
+    let mut transaction = Transaction::begin(process, coordination);
     let ttl_us = transaction.pool(pool_index(pool)).ok_or(Refusal::UnknownPool)?.ttl_us;
     let request = Request {
         owner: Some(owner),
@@ -176,8 +175,8 @@ pub fn renew(
     pool: &str,
     lease: &WorkerLease,
     reached_us: i64,
-) -> Result<(i64, Duration), Error> {
-    let mut transaction = Transaction::begin(process, coordination)?;
+) -> Result<(i64, Duration), Refusal> {
+    let mut transaction = Transaction::begin(process, coordination);
     let ttl_us = transaction.pool(pool_index(pool)).map_or(0, |pool| pool.ttl_us);
     let last_us = lease.last_not_after_us;
     let shows_loss = transaction
@@ -202,31 +201,26 @@ pub fn renew(
 
 /// A role leases a worker id, and says in its renewal that it was told a later end.
 pub fn lie(process: &Process, coordination: &Rc<Coordination>, pool: &str) {
-    let Ok(now_us) = Transaction::begin(process, coordination).map(|transaction| transaction.now_us()) else { return };
+    let now_us = Transaction::begin(process, coordination).now_us();
     if let Ok((lease, _)) = acquire(process, coordination, pool, "a role", (now_us, None)) {
         let last_not_after_us = lease.last_not_after_us + 1_000_000;
         let _ = renew(process, coordination, pool, &WorkerLease { last_not_after_us, ..lease }, now_us);
     }
 }
 
-pub fn confirm(process: &Process, coordination: &Rc<Coordination>, pool: &str, token: i64) -> Result<i64, Error> {
-    let end_us = holding::confirm(&mut Transaction::begin(process, coordination)?, pool, token)?;
+pub fn confirm(process: &Process, coordination: &Rc<Coordination>, pool: &str, token: i64) -> Result<i64, Refusal> {
+    let end_us = holding::confirm(&mut Transaction::begin(process, coordination), pool, token)?;
     coordination.judged.borrow_mut().confirmed(token, end_us);
     Ok(end_us)
 }
 
-pub fn holds(
-    process: &Process,
-    coordination: &Rc<Coordination>,
-    pool: &str,
-    lease: &WorkerLease,
-) -> Result<bool, Error> {
-    let mut transaction = Transaction::begin(process, coordination)?;
+pub fn holds(process: &Process, coordination: &Rc<Coordination>, pool: &str, lease: &WorkerLease) -> bool {
+    let mut transaction = Transaction::begin(process, coordination);
     let epoch = transaction.read().map_or(0, |history| history.epoch);
-    Ok(transaction.workers(pool_index(pool)).iter().any(|record| {
+    transaction.workers(pool_index(pool)).iter().any(|record| {
         let is_token = record.row.token == Some(lease.token) && record.row.epoch == epoch;
         is_token && record.rectangle.not_after_us == lease.last_not_after_us
-    }))
+    })
 }
 
 pub fn release(
@@ -235,8 +229,8 @@ pub fn release(
     pool: &str,
     token: i64,
     last: Option<LastUse>,
-) -> Result<(), Error> {
-    let mut transaction = Transaction::begin(process, coordination)?;
+) -> Result<(), Refusal> {
+    let mut transaction = Transaction::begin(process, coordination);
     let (last_us, end_us) = (last.map(|last| last.last_us), last.map(|last| last.last_not_after_us));
     holding::release(&mut transaction, pool, token, last_us, end_us)?;
     transaction.commit(false);

@@ -2,7 +2,6 @@
 
 use super::coordinator::Coordination;
 use super::judge::Note;
-use super::link::Error;
 use crate::world::disk::Entry;
 use crate::world::place;
 use crate::world::process::Process;
@@ -42,11 +41,10 @@ pub struct Transaction<'a> {
 }
 
 impl<'a> Transaction<'a> {
-    /// Fails if the coordinator lacks the file of its place.
-    pub fn begin(process: &'a Process<'a>, coordination: &Rc<Coordination>) -> Result<Self, Error> {
-        let identity = process.server(|server| place::identity(&server.directory)).ok_or(Error::File)?;
+    pub fn begin(process: &'a Process<'a>, coordination: &Rc<Coordination>) -> Self {
+        let identity = process.server(|server| place::identity(&server.directory));
         let is_unaware = coordination.judged.borrow().is_unaware;
-        Ok(Self {
+        Self {
             process,
             is_unaware,
             max_lead_us: coordination.max_lead_us.get(),
@@ -56,7 +54,7 @@ impl<'a> Transaction<'a> {
             locked: Vec::new(),
             notes: Vec::new(),
             clock_us: Cell::new((i64::MAX, i64::MIN)),
-        })
+        }
     }
 
     pub fn get(&self, key: Key) -> Option<Row> {

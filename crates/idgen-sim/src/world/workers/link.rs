@@ -24,12 +24,6 @@ pub enum Error {
     AnotherCoordinator,
 }
 
-impl From<Refusal> for Error {
-    fn from(refusal: Refusal) -> Self {
-        Error::Refused(refusal)
-    }
-}
-
 impl Failure for Error {
     fn is_refusal(&self) -> bool {
         matches!(self, Error::Refused(_))
@@ -96,7 +90,7 @@ impl<'a> Link<'a> {
     fn call<R: 'static>(
         &mut self,
         ends_by_reload: bool,
-        work: impl FnOnce(&Process, &Rc<Coordination>) -> Result<R, Error> + 'static,
+        work: impl FnOnce(&Process, &Rc<Coordination>) -> Result<R, Refusal> + 'static,
     ) -> Result<R, Error> {
         self.own.step();
         let Own { process, coordination } = self.own;
@@ -135,7 +129,7 @@ impl<'a> Link<'a> {
         if answered.is_none() {
             process.world.reach("an answer of the coordinator is lost");
         }
-        answered.ok_or(Error::Lost)?
+        answered.ok_or(Error::Lost)?.map_err(Error::Refused)
     }
 }
 
@@ -167,7 +161,7 @@ impl Coordinator for Link<'_> {
 
     fn holds(&mut self, pool: &str, lease: &WorkerLease, _refusal: &Error) -> Result<bool, Error> {
         let (pool, lease) = (pool.to_owned(), *lease);
-        self.call(true, move |process, coordination| coordinator::holds(process, coordination, &pool, &lease))
+        self.call(true, move |process, coordination| Ok(coordinator::holds(process, coordination, &pool, &lease)))
     }
 
     fn release(&mut self, pool: &str, token: i64, last: Option<LastUse>) -> Result<(), Error> {

@@ -268,7 +268,7 @@ impl Own<'_> {
     }
 
     fn here(&self) -> Option<Place> {
-        self.process.server(|server| place::identity(&server.directory)).map(|identity| identity.place)
+        Some(self.process.server(|server| place::identity(&server.directory)).place)
     }
 }
 
@@ -305,7 +305,7 @@ impl<'a> Server for Port<'a> {
     fn write_memory(&mut self, worker: LastWorkerId) -> Result<(), Error> {
         self.own.step();
         self.own.process.try_io().map_err(|_| Error::File)?;
-        let place = self.own.here().ok_or(Error::File)?;
+        let place = self.own.here().expect("it is known");
         replace_file(self.own.process, MEMORY_FILE, Memory { place, worker }.encode().into_bytes());
         Ok(())
     }

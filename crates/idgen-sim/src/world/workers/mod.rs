@@ -132,7 +132,6 @@ impl Scene for Workers {
         self.live_steps += 1;
         self.replicate(stage);
         if self.live_steps.is_multiple_of(10) {
-            self.keep_place(stage);
             self.start_stopped(stage);
             self.keep_pool(stage);
             self.widen_pool(stage);

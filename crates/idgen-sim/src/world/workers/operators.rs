@@ -33,7 +33,6 @@ pub fn acts() -> Vec<Act<Workers>> {
         Workers::correct,
         Workers::drop_extension,
         Workers::keep_history,
-        |workers, stage| workers.keep_place(stage),
         Workers::lie,
     ]
 }
@@ -63,7 +62,7 @@ impl Workers {
         }
         let (coordination, pool) = (self.coordination.clone(), self.pool(stage));
         let operator = move |process: &Process| {
-            let Ok(mut transaction) = Transaction::begin(process, &coordination) else { return };
+            let mut transaction = Transaction::begin(process, &coordination);
             work(&mut transaction, pool);
             transaction.commit(true);
         };
@@ -104,21 +103,9 @@ impl Workers {
     /// What the coordinator makes of the history in its data; `None` without one.
     pub(super) fn history_state(&self, stage: &Stage) -> Option<HistoryState> {
         stage.server(self.primary, |server| match server.directory.rows().get(&Key::WorkerHistory) {
-            Some(Row::WorkerHistory(history)) => Some(place::identity(&server.directory)?.state_of(&history.identity)),
+            Some(Row::WorkerHistory(history)) => Some(place::identity(&server.directory).state_of(&history.identity)),
             _ => None,
         })
-    }
-
-    /// Restarts servers that lack the file of their place.
-    pub(super) fn keep_place(&self, stage: &mut Stage) {
-        let lacks_it =
-            |server: &mut Server| server.phase == Phase::Running && place::identity(&server.directory).is_none();
-        for index in 0..NAMES.len() {
-            if stage.server(index, lacks_it) {
-                stage.world.reach("a server lacks the file of its place");
-                stage.crash(index);
-            }
-        }
     }
 
     /// Begins a history in a coordinator that is a copy.

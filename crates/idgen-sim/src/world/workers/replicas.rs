@@ -92,7 +92,7 @@ impl Workers {
         stage.world.tell(index, || "takes over without a promotion".to_owned());
         self.take_over(stage, index);
         stage.crash(index);
-        stage.server(index, |server| server.directory.signal = None);
+        stage.server(index, |server| server.directory.remove_signal());
         self.start(stage, index);
     }
 
