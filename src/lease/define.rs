@@ -200,11 +200,9 @@ fn lease_revoke(name: Option<Text>, slot: Option<i32>) -> bool {
     xact::require_read_write(c"lease_revoke()");
     require_definer(name);
     let revoked = terms::revoke(name, slot);
-    if let Some((token, owner)) = &revoked {
-        pending::released(*token);
-        stats::notify_event(name, slot, "revoked", owner.as_deref());
-        // A crash must not restore the term.
-        pending::require_durability();
+    if let Some(term) = &revoked {
+        pending::released(term.token);
+        stats::notify_event(name, slot, "revoked", term.owner.as_deref());
         pending::wake_at_end(name);
     } else if let Some((slot, process)) = rows::slot_and_process(name, slot) {
         errors::acquired_in_open_transaction(name, slot, process).warn();

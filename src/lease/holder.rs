@@ -2,6 +2,7 @@
 //! lease_guard.
 
 use super::acquire::{AcquireRequest, acquire};
+use super::locks::Queue;
 use super::stats::{self, COUNTERS};
 use super::terms::{self, HeldTerm, NewHolder};
 use super::{definitions, errors, locks, pending};
@@ -106,6 +107,7 @@ impl Wanted<'_> {
         }
         let requests = names.iter().map(|name| AcquireRequest {
             name,
+            queue: Queue::of(name, self.shared),
             ttl_us: self.ttl_us,
             holder: NewHolder { owner: self.owner.as_deref(), data: self.data, bind_session: self.bind_session },
             shared: self.shared,
@@ -154,7 +156,6 @@ fn lease_renew(name: Option<Text>, token: Option<i64>, ttl: Option<Interval>) ->
 /// `None` if the token has no term.
 pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> Option<HeldTerm> {
     let renewed = extend(name, token, ttl_us, 0)?;
-    pending::require_durability();
     COUNTERS.add(1, |counters| &counters.renewals);
     Some(renewed)
 }
@@ -198,10 +199,6 @@ fn lease_fence(name: Option<Text>, token: Option<i64>) {
 }
 
 pub fn fence(name: &str, token: i64) {
-    if !pending::has_locked(token) {
-        let slot = terms::slot_of(name, token).unwrap_or_else(|| raise_stale(name, token));
-        locks::yield_to_take_over(name, slot);
-    }
     let slot = terms::fence(name, token).unwrap_or_else(|| raise_stale(name, token));
     if pending::is_after_snapshot(token) {
         errors::fenced_by_acquiring_statement(name).raise();
@@ -230,7 +227,6 @@ fn deepen(name: &str, token: i64, wanted: &Wanted) -> HeldTerm {
     if wanted.bind_session && !deepened.session_key.is_some_and(|key| locks::session_lock(key).is_held()) {
         errors::bound_too_late(name).raise();
     }
-    pending::require_durability();
     deepened
 }
 

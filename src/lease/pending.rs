@@ -1,7 +1,7 @@
 //! Effects of the running transaction on leases: what its end has to do, or to take back; and the terms that are bound to
 //! this session, which holds the lock of each until the term ends.
 
-use super::rows::{LeaseRow, ROWS, is_current, slot_key};
+use super::rows::{LeaseRow, ROWS, held, slot_key};
 use super::terms::HeldTerm;
 use super::{errors, locks};
 use crate::pg::advisory_lock::Scope;
@@ -208,7 +208,7 @@ fn sweep_bound() {
         terms.by_token.iter().map(|(token, term)| (*token, term.name.clone(), term.slot)).collect()
     };
     for (token, name, slot) in bound {
-        let find_it = |row: &LeaseRow| is_current(row, token).then_some(());
+        let find_it = |row: &LeaseRow| held(row).is_current(token).then_some(());
         if ROWS.read(|rows| rows.latest(|latest| latest.find(&slot_key(&name, slot), find_it))).is_none() {
             remove_bound(token);
         }

@@ -12,7 +12,7 @@ use crate::pg::spi::{ExtensionTable, Query, value};
 use crate::pg::{recovery, system_clock, xact};
 use crate::place;
 use crate::settings;
-use idgen_core::lease::{FIRST_SHARED, LeaseDefinition, Now, Session, Term};
+use idgen_core::lease::{Change, FIRST_SHARED, HeldRow, LeaseDefinition, Now, Session, Term};
 use pgrx::prelude::*;
 use std::sync::OnceLock;
 
@@ -86,8 +86,7 @@ pub fn undefined() -> LeaseDefinition {
 /// The time to compare these terms with. Looks up when this server began to write only if a term depends on it.
 pub fn now_for(terms: &[Term]) -> Now {
     let now_us = system_clock::boot_us();
-    let needs_began = |term: &Term| !term.by_this_clock || term.session == Session::EndedWithServer;
-    let began_us = terms.iter().any(needs_began).then(recovery::began_to_write_us).flatten();
+    let began_us = terms.iter().any(Term::counts_from_the_beginning).then(recovery::began_to_write_us).flatten();
     Now { now_us, began_us: began_us.unwrap_or(now_us) }
 }
 
@@ -114,21 +113,40 @@ pub fn slot_key(name: &str, slot: i32) -> [Key<'_>; 2] {
     [Key::Text(name), Key::Int(slot)]
 }
 
-/// True if the row has the term of this token.
-pub fn is_current(row: &LeaseRow, token: i64) -> bool {
-    row.value::<i64>(TOKEN) == token && row.value::<i32>(DEPTH) > 0
+/// The row, as far as the procedures of a holder look at it.
+pub fn held(row: &LeaseRow) -> HeldRow {
+    HeldRow {
+        token: row.value(TOKEN),
+        depth: row.value(DEPTH),
+        ttl_us: row.value(TTL_US),
+        ends_us: row.value(ENDS_US),
+        by_this_clock: is_by_this_clock(row),
+    }
 }
 
-/// The values of a slot whose term ends now.
-pub fn freed(is_revoked: bool) -> [NewValue; 6] {
+/// The values of a slot whose term has ended.
+pub fn freed(since_us: i64, revoked: bool) -> [NewValue; 6] {
     [
         (DEPTH, 0.into_datum()),
-        (ENDS_US, system_clock::boot_us().into_datum()),
+        (ENDS_US, since_us.into_datum()),
         (CLOCK, clock_datum()),
-        (REVOKED, is_revoked.into_datum()),
+        (REVOKED, revoked.into_datum()),
         (SESSION, None),
         (SESSION_KEY, None),
     ]
+}
+
+pub fn new_values(change: Change) -> Vec<NewValue> {
+    match change {
+        Change::Extend { depth, ttl_us, ends_us } => vec![
+            (DEPTH, depth.into_datum()),
+            (TTL_US, ttl_us.into_datum()),
+            (CLOCK, clock_datum()),
+            (ENDS_US, ends_us.into_datum()),
+        ],
+        Change::Release { depth } => vec![(DEPTH, depth.into_datum())],
+        Change::Free { since_us, revoked } => freed(since_us, revoked).to_vec(),
+    }
 }
 
 /// Waits for transactions that have locked these rows: they have fenced, or are about to take the slots. The wait is in the

@@ -1,16 +1,15 @@
 //! The terms of holders: beginning one, with the fencing token that is drawn for it, and what a holder does by its token.
 
 use super::rows::column::*;
-use super::rows::{self, LEASE, LeaseRow, LeaseRows, LockedRow, ROWS, clock, clock_datum, is_current, slot_key};
-use super::stats;
+use super::rows::{self, LEASE, LeaseRow, LeaseRows, LockedRow, ROWS, clock, clock_datum, slot_key};
+use super::{locks, pending, stats};
 use crate::pg::advisory_lock::{AdvisoryLock, LockKind, Mode, Scope};
 use crate::pg::datum::{self, Text};
 use crate::pg::row::{Key, Wait};
 use crate::pg::spi::{ExtensionTable, Query, user};
-use crate::pg::xact::{self, Durability};
 use crate::pg::{session, system_clock};
 use crate::shmem::Part;
-use idgen_core::lease::FIRST_SHARED;
+use idgen_core::lease::{self, Change, FIRST_SHARED, HeldRow, TermRow, TokenSequence, draw, end_us};
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -46,7 +45,7 @@ impl HeldTerm {
 
     /// A term that is about to begin.
     fn new(slot: i32, holder: NewHolder, ttl_us: i64) -> Self {
-        let token = next_token();
+        let token = draw(&mut Tokens);
         if slot != 0 {
             note_slot(token, slot);
         }
@@ -55,7 +54,7 @@ impl HeldTerm {
             token,
             owner: holder.owner.map(str::to_owned),
             acquired_at: datum::from_us_or_infinity(system_clock::now_us()),
-            ends_us: system_clock::boot_us().saturating_add(ttl_us),
+            ends_us: end_us(system_clock::boot_us(), ttl_us),
             depth: 1,
             session_key: holder.bind_session.then(session::random_i64),
         }
@@ -138,48 +137,154 @@ static RAISE_TOKENS: Query = LEASE.query(
      FROM idgen.lease_token",
 );
 
-/// Draws a fencing token from the sequence.
-///
-/// A sequence survives a crash. After a failover to a standby that lags behind, or in a restored database, it can be
-/// behind. So each process first raises it to the microseconds since 1970. No server draws a million tokens a second,
-/// so wherever clocks move forward, that is past every token drawn before.
-///
-/// A process raises the sequence under an exclusive lock. If it stopped between reading and setting, it could otherwise
-/// set the sequence back below tokens that other processes have drawn since.
-fn next_token() -> i64 {
-    static HAS_RAISED: AtomicBool = AtomicBool::new(false);
-    if !HAS_RAISED.load(Relaxed) {
-        with_token_lock(Mode::Exclusive, || RAISE_TOKENS.write_losable(&[], |_| ()));
+/// The sequence, as this process reaches it.
+struct Tokens;
+
+static HAS_RAISED: AtomicBool = AtomicBool::new(false);
+
+/// Held shared while a token is drawn, exclusively while the sequence is raised. The key is 0. An error releases the lock,
+/// which belongs to the transaction.
+fn token_lock(is_exclusive: bool) -> AdvisoryLock {
+    AdvisoryLock::new(LockKind::new(b"lt"), 0, Mode::of(!is_exclusive))
+}
+
+impl TokenSequence for Tokens {
+    fn has_raised(&self) -> bool {
+        HAS_RAISED.load(Relaxed)
+    }
+
+    fn lock(&mut self, is_exclusive: bool) {
+        token_lock(is_exclusive).acquire(Scope::Transaction);
+    }
+
+    fn unlock(&mut self, is_exclusive: bool) {
+        token_lock(is_exclusive).release(Scope::Transaction);
+    }
+
+    fn raise(&mut self) {
+        RAISE_TOKENS.write_losable(&[], |_| ());
         HAS_RAISED.store(true, Relaxed);
     }
-    with_token_lock(Mode::Shared, || {
+
+    fn next(&mut self) -> i64 {
         let sequence = TOKENS.lock(pg_sys::RowExclusiveLock);
         // SAFETY: a sequence of the extension, which is locked. What the caller may do was decided before.
         unsafe { pg_sys::nextval_internal(sequence, false) }
-    })
+    }
 }
 
-/// Held shared while a token is drawn, exclusively while the sequence is raised. The key is 0.
-const TOKEN_LOCK: LockKind = LockKind::new(b"lt");
-
-/// An error releases the lock, which belongs to the transaction.
-fn with_token_lock<R>(mode: Mode, work: impl FnOnce() -> R) -> R {
-    let lock = AdvisoryLock::new(TOKEN_LOCK, 0, mode);
-    lock.acquire(Scope::Transaction);
-    let result = work();
-    lock.release(Scope::Transaction);
-    result
+/// The row of a term, as the procedures of the core reach it.
+struct OneRow<'a> {
+    name: &'a str,
+    by: By,
+    is_defined: bool,
 }
 
-/// Works on the row of a token's term. `None` if the token is not current, if the caller may not act as the holder's role, or if
-/// the work gives none.
-fn with_term<R>(
-    name: &str,
-    token: i64,
-    work: impl Fn(&LeaseRows, &[Key; 2], &dyn Fn(&LeaseRow) -> bool) -> Option<R>,
-) -> Option<R> {
-    let is_it = |row: &LeaseRow| is_current(row, token) && acts_as(row.value(ROLE));
-    ROWS.write(|rows| with_slot(rows, name, token, |key| work(rows, key, &is_it)))
+#[derive(Clone, Copy)]
+enum By {
+    /// The term belongs to the caller's role, or to one that the caller may act as.
+    Token(i64),
+    Slot(i32),
+}
+
+impl OneRow<'_> {
+    fn with<R>(&self, rows: &LeaseRows, work: impl Fn(&[Key; 2]) -> Option<R>) -> Option<R> {
+        match self.by {
+            By::Token(token) => with_slot(rows, self.name, token, work),
+            By::Slot(slot) => work(&slot_key(self.name, slot)),
+        }
+    }
+
+    fn is_permitted(&self, row: &LeaseRow) -> bool {
+        matches!(self.by, By::Slot(_)) || acts_as(row.value(ROLE))
+    }
+}
+
+impl TermRow for OneRow<'_> {
+    type Found = HeldTerm;
+
+    fn now_us(&self) -> i64 {
+        system_clock::boot_us()
+    }
+
+    fn update(&self, change: impl Fn(&HeldRow) -> Option<Change>) -> Option<HeldTerm> {
+        let changed = |row: &LeaseRow| {
+            let change = change(&rows::held(row)).filter(|_| self.is_permitted(row))?;
+            let (ends_us, depth) = match change {
+                Change::Extend { depth, ends_us, .. } => (ends_us, depth),
+                Change::Release { depth } => (row.value(ENDS_US), depth),
+                Change::Free { since_us, .. } => (since_us, 0),
+            };
+            Some((rows::new_values(change), HeldTerm::of(row, ends_us, depth)))
+        };
+        ROWS.write(|rows| self.with(rows, |key| rows.update(key, changed)))
+    }
+
+    fn delete_unlocked(&self, is_wanted: impl Fn(&HeldRow) -> bool) -> Option<HeldTerm> {
+        let is_it = |row: &LeaseRow| is_wanted(&rows::held(row)) && self.is_permitted(row);
+        ROWS.write(|rows| {
+            self.with(rows, |key| {
+                let stays = self.is_defined && matches!(key[1], Key::Int(..FIRST_SHARED));
+                let locked = if stays { None } else { rows.lock(key, Wait::Skip, is_it) }?;
+                let found = HeldTerm::of(&locked.row(), locked.row().value(ENDS_US), 0);
+                locked.delete();
+                Some(found)
+            })
+        })
+    }
+
+    fn survive_failover(&self) {
+        pending::require_durability();
+    }
+
+    fn slot(&self) -> Option<i32> {
+        let By::Token(token) = self.by else { return None };
+        let slot = |row: &LeaseRow| (row.value::<i64>(TOKEN) == token).then(|| row.value(SLOT));
+        ROWS.read(|rows| self.with(rows, |key| rows.latest(|latest| latest.find(key, slot))))
+    }
+
+    fn has_locked(&self) -> bool {
+        matches!(self.by, By::Token(token) if pending::has_locked(token))
+    }
+
+    fn yield_to_take_over(&self, slot: i32) {
+        locks::yield_to_take_over(self.name, slot);
+    }
+
+    fn share(&self, is_wanted: impl Fn(&HeldRow) -> bool) -> Option<i32> {
+        let is_it = |row: &LeaseRow| is_wanted(&rows::held(row)) && self.is_permitted(row);
+        ROWS.write(|rows| self.with(rows, |key| rows.share(key, |row| is_it(row).then(|| row.value(SLOT)))))
+    }
+}
+
+fn row_of(name: &str, token: i64) -> OneRow<'_> {
+    OneRow { name, by: By::Token(token), is_defined: false }
+}
+
+/// Extends a term, as `extend` of the core. `None` too if the caller may not act as the holder's role, here and below.
+pub fn extend(name: &str, token: i64, ttl_us: Option<i64>, times: i32) -> Option<HeldTerm> {
+    let held = lease::extend(&row_of(name, token), token, ttl_us, times);
+    crate::pg::crash_point!("lease: renewal written");
+    held
+}
+
+/// Releases a term once. The row of a slot of a lease that is defined stays.
+pub fn release(name: &str, token: i64, is_defined: bool) -> Option<HeldTerm> {
+    let released = lease::release(&OneRow { is_defined, ..row_of(name, token) }, token);
+    crate::pg::crash_point!("lease: release written");
+    released
+}
+
+/// Returns the slot.
+pub fn fence(name: &str, token: i64) -> Option<i32> {
+    let slot = lease::fence(&row_of(name, token), token);
+    crate::pg::crash_point!("lease: fenced");
+    slot
+}
+
+/// Revokes the term in a slot.
+pub fn revoke(name: &str, slot: i32) -> Option<HeldTerm> {
+    lease::revoke(&OneRow { name, by: By::Slot(slot), is_defined: true })
 }
 
 /// Works on the row of a token, where it is likely to be and then where it is.
@@ -213,77 +318,14 @@ fn noted_slot(token: i64) -> Option<i32> {
     (noted >> 32 == u64::from(token as u32)).then_some(noted as u32 as i32)
 }
 
-/// Extends a term to its ttl from now on, or to the ttl given, and acquires it `times` more. `None` if the token has no term. A
-/// term that is acquired once more never ends earlier than before.
-pub fn extend(name: &str, token: i64, ttl_us: Option<i64>, times: i32) -> Option<HeldTerm> {
-    let extended = |row: &LeaseRow| {
-        let ttl_us = ttl_us.unwrap_or_else(|| row.value(TTL_US));
-        let mut ends_us = system_clock::boot_us().saturating_add(ttl_us);
-        if times > 0 && rows::is_by_this_clock(row) {
-            ends_us = ends_us.max(row.value(ENDS_US));
-        }
-        let depth = row.value::<i32>(DEPTH) + times;
-        let values = [
-            (DEPTH, depth.into_datum()),
-            (TTL_US, ttl_us.into_datum()),
-            (CLOCK, clock_datum()),
-            (ENDS_US, ends_us.into_datum()),
-        ];
-        (values, HeldTerm::of(row, ends_us, depth))
-    };
-    let held = with_term(name, token, |rows, key, is_it| rows.update(key, |row| is_it(row).then(|| extended(row))));
-    crate::pg::crash_point!("lease: renewal written");
-    // A failed call requires nothing.
-    held.inspect(|_| xact::require_durability(Durability::Crash))
-}
-
 /// Releases a term from its session: it lasts its time.
 pub fn unbind(name: &str, token: i64) {
-    let unbound = |_: &LeaseRow| ([(SESSION, None), (SESSION_KEY, None)], ());
-    with_term(name, token, |rows, key, is_it| rows.update(key, |row| is_it(row).then(|| unbound(row))));
-}
-
-/// A term that was released once.
-pub struct Released {
-    /// How often it is still to be released.
-    pub depth: i32,
-    pub slot: i32,
-    pub owner: Option<String>,
-}
-
-/// Releases a term once. `None` if the token has no term. The token stays in the row until the next grant, which waits for
-/// transactions that have fenced by it. The row of an undefined lease, and that of a shared term, is deleted unless a
-/// transaction has fenced, so that such rows do not accumulate.
-pub fn release(name: &str, token: i64, is_defined: bool) -> Option<Released> {
-    let released =
-        |row: &LeaseRow| Released { depth: row.value::<i32>(DEPTH) - 1, slot: row.value(SLOT), owner: row.text(OWNER) };
-    let values = |released: &Released| match released.depth {
-        0 => rows::freed(false).to_vec(),
-        depth => vec![(DEPTH, depth.into_datum())],
+    let row = row_of(name, token);
+    let unbound = |found: &LeaseRow| {
+        let is_it = rows::held(found).is_current(token) && row.is_permitted(found);
+        is_it.then_some(([(SESSION, None), (SESSION_KEY, None)], ()))
     };
-    let released = with_term(name, token, |rows, key, is_it| {
-        let remove = || {
-            let locked = rows.lock(key, Wait::Skip, |row| is_it(row) && row.value::<i32>(DEPTH) == 1)?;
-            let released = released(&locked.row());
-            locked.delete();
-            Some(released)
-        };
-        let stays = is_defined && matches!(key[1], Key::Int(..FIRST_SHARED));
-        let removed = if stays { None } else { remove() };
-        removed.or_else(|| {
-            rows.update(key, |row| is_it(row).then(|| released(row)).map(|released| (values(&released), released)))
-        })
-    });
-    crate::pg::crash_point!("lease: release written");
-    released
-}
-
-/// Shares the row's key until the transaction ends, so that nobody takes the lease over, after waiting for a take-over that is
-/// under way. Returns the slot; `None` if the token has no term.
-pub fn fence(name: &str, token: i64) -> Option<i32> {
-    let slot = with_term(name, token, |rows, key, is_it| rows.share(key, |row| is_it(row).then(|| row.value(SLOT))));
-    crate::pg::crash_point!("lease: fenced");
-    slot
+    ROWS.write(|rows| row.with(rows, |key| rows.update(key, unbound)));
 }
 
 /// The slot of a token, even if its term has ended. Notes those of the other terms.
@@ -302,12 +344,6 @@ fn find_slot(rows: &LeaseRows, name: &str, token: i64) -> Option<i32> {
         })
     });
     found
-}
-
-/// As [`find_slot`], for a caller that has not opened the table.
-pub fn slot_of(name: &str, token: i64) -> Option<i32> {
-    let slot = |row: &LeaseRow| (row.value::<i64>(TOKEN) == token).then(|| row.value(SLOT));
-    ROWS.read(|rows| with_slot(rows, name, token, |key| rows.latest(|latest| latest.find(key, slot))))
 }
 
 /// Removes the row of a slot that is wanted. A term in it that was not released has expired. False if there is none, or if a
@@ -332,15 +368,7 @@ pub fn is_in_snapshot(name: &str, slot: i32, token: i64) -> bool {
 pub fn foreign_role(name: &str, token: i64) -> Option<pg_sys::Oid> {
     let foreign = |row: &LeaseRow| {
         let role = row.value(ROLE);
-        (is_current(row, token) && !acts_as(role)).then_some(role)
+        (rows::held(row).is_current(token) && !acts_as(role)).then_some(role)
     };
     ROWS.read(|rows| rows.latest(|latest| latest.find(&[Key::Text(name)], foreign)))
-}
-
-/// Revokes the term in a slot, and begins the lock delay when the row is locked. Returns the token and the owner of the term.
-/// As for a renewal, it waits for no fence, and for no grant that has not committed.
-pub fn revoke(name: &str, slot: i32) -> Option<(i64, Option<String>)> {
-    let has_term = |row: &LeaseRow| row.value::<i32>(DEPTH) > 0;
-    let revoked = |row: &LeaseRow| (rows::freed(true), (row.value(TOKEN), row.text(OWNER)));
-    ROWS.write(|rows| rows.update(&slot_key(name, slot), |row| has_term(row).then(|| revoked(row))))
 }

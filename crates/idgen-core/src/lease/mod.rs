@@ -4,12 +4,20 @@
 //! started, by a clock that never steps. A row may have been written by another clock, before a reboot or a failover.
 //! Then only the length of its term is known: the term ends that long after this server began to write.
 
+mod acquiring;
 mod attempt;
 mod effects;
+mod granting;
+mod holding;
+mod tokens;
 mod waiting;
 
+pub use acquiring::{Acquirer, Patience, Tried, acquire};
 pub use attempt::{Decision, Lease};
 pub use effects::{Effect, Effects};
+pub use granting::{GrantRows, Granted, grant};
+pub use holding::{Change, HeldRow, TermRow, extend, fence, release, revoke};
+pub use tokens::{TokenSequence, draw};
 pub use waiting::{Obstacle, Step, Waiting};
 
 /// The most slots a lease can have.
@@ -19,6 +27,11 @@ pub const MAX_SLOTS: i32 = 65_536;
 pub const FIRST_SHARED: i32 = MAX_SLOTS;
 /// How long the row of an undefined lease is kept after its term: a day.
 pub const ABANDONED_AFTER_US: i64 = 86_400_000_000;
+
+/// The end of a term that begins or is renewed now.
+pub fn end_us(now_us: i64, ttl_us: i64) -> i64 {
+    now_us.saturating_add(ttl_us)
+}
 
 /// The definition of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +102,11 @@ pub enum Availability {
 }
 
 impl Term {
+    /// True if its end depends on when this server began to write.
+    pub fn counts_from_the_beginning(&self) -> bool {
+        !self.by_this_clock || self.session == Session::EndedWithServer
+    }
+
     /// A shared term lets other shared ones be, and excludes all others.
     pub fn is_shared(&self) -> bool {
         self.slot >= FIRST_SHARED

@@ -2,6 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 mod effects;
+mod procedures;
 mod shared;
 mod world;
 
