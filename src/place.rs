@@ -29,6 +29,14 @@ static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 /// In the postmaster before recovery begins, which removes the evidence.
 pub fn begin() {
     HAS_BEGUN.store(true, Relaxed);
+    begin_life();
+    // Each process that it forks has the same one, whatever becomes of the files.
+    if let Ok(place) = read() {
+        LIFE.get_or_init(|| place.life().to_owned());
+    }
+}
+
+fn begin_life() {
     // SAFETY: a flag that is set earlier.
     let is_upgrade = unsafe { pg_sys::IsBinaryUpgrade };
     let replay = Replay::at_start(|name| fs::exists(name).unwrap_or(false), recovery::ended_in_recovery());
@@ -124,6 +132,18 @@ fn read_with_life() -> Result<(Place, Life), (&'static str, io::Error)> {
 pub fn number() -> &'static str {
     static NUMBER: OnceLock<String> = OnceLock::new();
     NUMBER.get_or_init(|| fs::read_to_string(PATH).map(|text| Life::parse(&text).number).unwrap_or_default())
+}
+
+static LIFE: OnceLock<String> = OnceLock::new();
+
+/// The life of the data in this control file: the number, and what a restore in place of an older copy changes too. Without
+/// preload empty if there is no file. The same as long as the server runs. Not in the postmaster.
+pub fn life() -> &'static str {
+    LIFE.get_or_init(|| match read() {
+        Ok(place) => place.life().to_owned(),
+        Err((_, error)) if error.kind() == ErrorKind::NotFound => String::new(),
+        Err((path, error)) => error::directory_unreadable(path, &error).raise(),
+    })
 }
 
 /// True after a loss of WAL, until the operator has removed the file that says so.

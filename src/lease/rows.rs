@@ -12,7 +12,7 @@ use crate::pg::spi::{ExtensionTable, Query, value};
 use crate::pg::{recovery, system_clock, xact};
 use crate::place;
 use crate::settings;
-use idgen_core::lease::{Change, FIRST_SHARED, HeldRow, LeaseDefinition, Now, Session, Term};
+use idgen_core::lease::{Change, FIRST_SHARED, HeldRow, LeaseDefinition, Now, Session, Term, clock_name};
 use pgrx::prelude::*;
 use std::sync::OnceLock;
 
@@ -64,13 +64,12 @@ pub type LeaseRow<'a> = Row<'a, COLUMNS>;
 pub type LeaseRows = Rows<COLUMNS>;
 pub type LockedRow<'a> = Locked<'a, COLUMNS>;
 
-/// The clock of leases, CLOCK_BOOTTIME, as rows name it. With the life of the data: clones of a machine share its boot, and
-/// what is known of a term from before a failover, a restore or a loss of WAL may be older than its last renewal.
+/// The clock of leases, CLOCK_BOOTTIME, as rows name it.
 pub fn clock() -> &'static str {
     static CLOCK: OnceLock<String> = OnceLock::new();
     CLOCK.get_or_init(|| {
         let boot = system_clock::boot_clock_name().unwrap_or_else(|error| errors::no_boot_id(&error).raise());
-        format!("{boot}/{}", place::number())
+        clock_name(boot, place::life())
     })
 }
 
@@ -105,7 +104,7 @@ pub fn term(row: &LeaseRow, lock_delay_us: Option<i64>) -> Term {
     }
 }
 
-pub fn is_by_this_clock(row: &LeaseRow) -> bool {
+fn is_by_this_clock(row: &LeaseRow) -> bool {
     row.has_text(CLOCK, clock())
 }
 
@@ -115,13 +114,7 @@ pub fn slot_key(name: &str, slot: i32) -> [Key<'_>; 2] {
 
 /// The row, as far as the procedures of a holder look at it.
 pub fn held(row: &LeaseRow) -> HeldRow {
-    HeldRow {
-        token: row.value(TOKEN),
-        depth: row.value(DEPTH),
-        ttl_us: row.value(TTL_US),
-        ends_us: row.value(ENDS_US),
-        by_this_clock: is_by_this_clock(row),
-    }
+    HeldRow { token: row.value(TOKEN), depth: row.value(DEPTH), ttl_us: row.value(TTL_US) }
 }
 
 /// The values of a slot whose term has ended.

@@ -55,6 +55,11 @@ impl Place {
         &self.directory
     }
 
+    /// What a restore in place changes.
+    pub fn life(&self) -> &str {
+        self.life.as_deref().unwrap_or_default()
+    }
+
     pub fn is_directory_of(&self, other: &Place) -> bool {
         self.directory == other.directory
     }

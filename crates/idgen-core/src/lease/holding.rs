@@ -8,9 +8,6 @@ pub struct HeldRow {
     pub token: i64,
     pub depth: i32,
     pub ttl_us: i64,
-    pub ends_us: i64,
-    /// `ends_us` is by the current clock.
-    pub by_this_clock: bool,
 }
 
 /// New values of a row. The others stay.
@@ -49,7 +46,7 @@ pub trait TermRow {
 }
 
 /// Extends a term to its ttl from now on, or to the ttl given, and acquires it `times` more. `None` if the token has no term. A
-/// term that is acquired once more never ends earlier than before.
+/// term that is acquired once more never ends earlier than before, whatever the clock.
 pub fn extend<R: TermRow>(row: &R, token: i64, ttl_us: Option<i64>, times: i32) -> Option<R::Found> {
     // Reads the clock once the row is locked: after a wait for another renewal, the end must not move back.
     let extended = |held: &HeldRow| held.is_current(token).then(|| held.extended(row.now_us(), ttl_us, times));
@@ -95,12 +92,12 @@ impl HeldRow {
     }
 
     fn extended(&self, now_us: i64, ttl_us: Option<i64>, times: i32) -> Change {
-        let ttl_us = ttl_us.unwrap_or(self.ttl_us);
-        let mut ends_us = end_us(now_us, ttl_us);
-        if times > 0 && self.by_this_clock {
-            ends_us = ends_us.max(self.ends_us);
+        let mut ttl_us = ttl_us.unwrap_or(self.ttl_us);
+        if times > 0 {
+            // Its present end is no further away than its ttl; by another clock, that counts from the start of the server.
+            ttl_us = ttl_us.max(self.ttl_us);
         }
-        Change::Extend { depth: self.depth + times, ttl_us, ends_us }
+        Change::Extend { depth: self.depth + times, ttl_us, ends_us: end_us(now_us, ttl_us) }
     }
 
     fn released(&self, now_us: i64) -> Change {

@@ -28,6 +28,13 @@ pub const FIRST_SHARED: i32 = MAX_SLOTS;
 /// How long the row of an undefined lease is kept after its term: a day.
 pub const ABANDONED_AFTER_US: i64 = 86_400_000_000;
 
+/// The clock of leases of a server, as rows name it: the clock of this boot of its machine, for this life of its data. Clones of
+/// a machine share its boot. And what is known of a term from before a failover, a restore or a loss of WAL may be older than
+/// its last renewal.
+pub fn clock_name(boot: &str, life: &str) -> String {
+    format!("{boot}/{life}")
+}
+
 /// The end of a term that begins or is renewed now.
 pub fn end_us(now_us: i64, ttl_us: i64) -> i64 {
     now_us.saturating_add(ttl_us)

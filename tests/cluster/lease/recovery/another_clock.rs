@@ -1,6 +1,7 @@
 //! Rows written under another clock: before a reboot, or in another container. Their terms last the full ttl from the time
 //! when this server began to write, whatever their times look like.
 
+use idgen_testkit::Stop;
 use idgen_testkit::lease::{acquire, assert_held, take_if_free, term};
 use idgen_testkit::sql::{backend_pid, execute, value};
 
@@ -73,4 +74,47 @@ fn free_slot_of_another_clock_is_free() {
     assert!(take_if_free(&mut client, "free").is_some());
     assert_eq!(take_if_free(&mut client, "resting"), None);
     assert_eq!(value::<String>(&mut client, "SELECT state FROM idgen.leases WHERE name = 'resting'"), "resting");
+}
+
+/// Its holder may have renewed it after the backup. No file of the data says that they are older ones, but the control file is
+/// another one.
+#[test]
+fn term_of_a_cold_backup_that_is_restored_in_place_lasts_its_ttl() {
+    let cluster = builder().start_with_extension();
+    let mut client = cluster.client();
+    let token = acquire(&mut client, "'a', ttl => '1 hour'").token;
+    // Its time is over, unless it was renewed.
+    execute(&mut client, &format!("UPDATE idgen.lease SET ends_us = {}", boot_us() - SECOND_US));
+    drop(client);
+    cluster.stop(Stop::Fast);
+    let backup = cluster.cold_backup();
+    cluster.start_again();
+    let mut client = cluster.client();
+    execute(&mut client, &format!("SELECT lease_renew('a', {token})"));
+    drop(client);
+    cluster.stop(Stop::Fast);
+    cluster.restore_in_place(&backup);
+    cluster.start_again();
+    let mut client = cluster.client();
+    assert_held(&mut client, "a");
+    execute(&mut client, &format!("SELECT lease_renew('a', {token})"));
+}
+
+/// Its holder was told an end that is further away than the shorter ttl.
+#[test]
+fn term_that_is_acquired_once_more_for_less_keeps_its_ttl_under_another_clock() {
+    let cluster = builder().start_with_extension();
+    let mut client = cluster.client();
+    let deepen = |name: &str, token| format!("SELECT lease_acquire('{name}', token => {token}, ttl => '1 s')");
+    let before = acquire(&mut client, "'before', ttl => '1 hour'").token;
+    let after = acquire(&mut client, "'after', ttl => '1 hour'").token;
+    execute(&mut client, &deepen("before", before));
+    for name in ["before", "after"] {
+        by_another_clock(&mut client, name, 0);
+    }
+    execute(&mut client, &deepen("after", after));
+    for name in ["before", "after"] {
+        let ends_late = format!("SELECT expires_at > now() + '30 min' FROM idgen.leases WHERE name = '{name}'");
+        assert!(value::<bool>(&mut client, &ends_late), "{name}");
+    }
 }

@@ -16,7 +16,7 @@ struct Row {
 
 impl Row {
     fn of(token: i64, depth: i32) -> Self {
-        let held = HeldRow { token, depth, ttl_us: 100, ends_us: 1050, by_this_clock: true };
+        let held = HeldRow { token, depth, ttl_us: 100 };
         let (held, now_us, log) = (Cell::new(held), Cell::new(1000), RefCell::default());
         Self { held, now_us, wait_us: 0, is_fenced: false, has_locked: false, log }
     }
@@ -84,6 +84,14 @@ fn stale_token_changes_nothing_and_requires_nothing() {
         assert!(!row.log.borrow().contains(&"survive failover"));
     }
     assert_eq!(revoke(&Row::of(1, 0)), None);
+}
+
+/// Under another clock, its ttl alone decides how long it lasts.
+#[test]
+fn term_that_is_acquired_once_more_for_less_keeps_its_ttl_and_its_end() {
+    let row = Row::of(1, 1);
+    assert_eq!(extend(&row, 1, Some(20), 1), Some(Change::Extend { depth: 2, ttl_us: 100, ends_us: 1100 }));
+    assert_eq!(extend(&row, 1, Some(200), 1), Some(Change::Extend { depth: 2, ttl_us: 200, ends_us: 1200 }));
 }
 
 #[test]
