@@ -4,6 +4,7 @@
 use idgen_sim::world::choices::Choices;
 use idgen_sim::world::fleet::scene::Fleet;
 use idgen_sim::world::ids::Ids;
+use idgen_sim::world::leases::Leases;
 use idgen_sim::world::run::{GOALS, Outcome, Scene, run};
 use idgen_sim::world::shorten::shorten;
 use idgen_sim::world::workers::Workers;
@@ -14,8 +15,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The scenes, which seeds take in turn.
-const SCENES: [Playing; 3] =
-    [Playing::of::<Ids>("ids"), Playing::of::<Fleet>("fleets"), Playing::of::<Workers>("worker ids")];
+const SCENES: [Playing; 4] = [
+    Playing::of::<Ids>("ids"),
+    Playing::of::<Fleet>("fleets"),
+    Playing::of::<Workers>("worker ids"),
+    Playing::of::<Leases>("leases"),
+];
 
 struct Playing {
     name: &'static str,

@@ -19,6 +19,7 @@ mod effects;
 pub mod fleet;
 pub mod ids;
 mod judge;
+pub mod leases;
 mod memory;
 mod place;
 mod postmaster;

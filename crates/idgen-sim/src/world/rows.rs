@@ -2,6 +2,7 @@
 
 use idgen_core::clock::label::MarkLabel;
 use idgen_core::history::History;
+use idgen_core::lease::LeaseDefinition;
 use idgen_core::segment::fleet::ServerReport;
 use idgen_core::segment::tag::TagRow;
 use idgen_core::worker::Rectangle;
@@ -9,6 +10,7 @@ use idgen_core::worker::granting::PoolDefinition;
 use idgen_core::worker::recording;
 use idgen_core::worker::search::WorkerRow;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
@@ -25,6 +27,13 @@ pub enum Key {
     Worker(usize, i32),
     WorkerHistory,
     WorkerLabel,
+    /// The last token of leases.
+    LeaseTokens,
+    LeaseDefinition(usize),
+    /// A slot or a shared term of a lease.
+    Lease(usize, i32),
+    /// The token by which a row was written last, under a lease.
+    Written(usize),
 }
 
 #[derive(Clone, Debug)]
@@ -37,6 +46,23 @@ pub enum Row {
     Worker(WorkerRecord),
     WorkerHistory(History),
     WorkerLabel(recording::Label),
+    LeaseDefinition(LeaseDefinition),
+    Lease(LeaseRow),
+    Token(i64),
+}
+
+/// The row of a slot or of a shared term.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseRow {
+    pub token: i64,
+    pub depth: i32,
+    pub ttl_us: i64,
+    pub ends_us: i64,
+    /// The clock that `ends_us` is by.
+    pub clock: Rc<str>,
+    pub revoked: bool,
+    /// The start of the server, and the key of the session's lock.
+    pub session: Option<(u64, i64)>,
 }
 
 /// The row of a worker id.

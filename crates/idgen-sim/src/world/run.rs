@@ -80,6 +80,19 @@ pub const GOALS: &[&str] = &[
     "a copy of the coordinator runs beside it",
     "a copy of the coordinator begins a history",
     "a holder shows that the coordinator was set back",
+    "a lease is taken over after its term",
+    "a holder whose term is over is refused",
+    "a take-over waits for a fence or a grant",
+    "a fenced transaction has written",
+    "a waiter for a lease is served in its turn",
+    "a shared term begins beside another",
+    "an expired term makes room for another slot",
+    "several leases are acquired at once",
+    "a term is revoked",
+    "more hold a lease than its new slots",
+    "a server restarts under a term",
+    "a server goes on with a term of another clock",
+    "a backup with leases is restored",
 ];
 
 /// What a run has shown.
