@@ -52,7 +52,7 @@ pub struct Shared {
     pool: Option<String>,
     pub node: Node,
     first_ms: i64,
-    end_ms: i64,
+    pub end_ms: i64,
     has_issued_by_hand: bool,
     needed_ms: i64,
     /// No id of this server has this time or a later one.

@@ -81,6 +81,10 @@ impl Workers {
         for lease in [member.memory.lease.current, member.memory.lease.pending].into_iter().flatten() {
             self.coordination.judged.borrow_mut().copied(lease.token, lease.last_not_after_us);
         }
+        // Its keeper may be about to give the lease up.
+        if let member::Node::Leased(_, token) = member.memory.node {
+            self.coordination.judged.borrow_mut().copied(token, member.memory.end_ms * 1000);
+        }
         self.member(copy, |to| *to = member);
         let (directory, offset_us, booted_us) =
             stage.server(index, |server| (server.directory.clone(), server.offset_us, server.booted_us));
