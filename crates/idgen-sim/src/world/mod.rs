@@ -52,6 +52,8 @@ pub struct World {
     broken: RefCell<Option<String>>,
     goals: RefCell<BTreeMap<&'static str, u64>>,
     stacks: RefCell<Vec<DefaultStack>>,
+    /// The latest time of an id that was observed.
+    pub observed_ms: Cell<i64>,
     identities: Cell<u64>,
 }
 
@@ -94,6 +96,7 @@ impl World {
             goals: RefCell::default(),
             stacks: RefCell::default(),
             identities: Cell::new(1),
+            observed_ms: Cell::new(i64::MIN),
         };
         world.change_settings();
         world

@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 const STEPS_TO_AN_ACT: u32 = 25;
 /// The steps in which servers that are left alone have to go on.
 const STEPS_TO_LIVE: u32 = 20_000;
+/// A session that waits for the clock takes many steps in a second.
+const TIME_TO_LIVE_US: i64 = 60_000_000;
+const MOST_STEPS_TO_LIVE: u32 = 100 * STEPS_TO_LIVE;
 
 /// What an operator does, or a fault. Does nothing where it is not possible.
 pub type Act<S> = fn(&mut S, &mut Stage);
@@ -132,9 +135,13 @@ pub fn run<S: Scene>(choices: Choices, steps: u32, has_story: bool) -> Outcome {
 
 fn live<S: Scene>(scene: &mut S, stage: &mut Stage) {
     stage.world.faults.replace(Faults::default());
-    for _ in 0..STEPS_TO_LIVE {
+    let until_us = stage.world.now_us.get() + TIME_TO_LIVE_US;
+    for step in 0..MOST_STEPS_TO_LIVE {
         if stage.world.is_broken() || scene.live(stage) {
             return;
+        }
+        if step >= STEPS_TO_LIVE && stage.world.now_us.get() > until_us {
+            break;
         }
         stage.step();
     }

@@ -43,6 +43,7 @@ fn transaction(process: &Process, clock: &Clock) -> Result<(), Refusal> {
         let ahead_ms = world.one_of(&[10, 3000, 100_000]);
         let floor_ms = process.server(|server| server.promised.reached_ms).max(super::server::BEGIN_MS) + ahead_ms;
         process.tell(|| format!("observes {floor_ms}"));
+        world.observed_ms.set(world.observed_ms.get().max(floor_ms));
         return clock.observe(floor_ms);
     }
     let layout = world.below(LAYOUTS.len() as u32) as usize;

@@ -172,7 +172,7 @@ impl Leases {
             process.step();
             let start = process.world.identity();
             let clock = process.server(|server| {
-                clock_name(&server.booted_us.to_string(), place::place(&server.directory).life()).into()
+                clock_name(&server.booted_us.to_string(), place::identity(&server.directory).place.life()).into()
             });
             leasing.running.borrow_mut()[process.server] =
                 Running { began_us: 0, start, clock, ended: EndedSessions::new() };
