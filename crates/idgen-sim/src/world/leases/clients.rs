@@ -1,4 +1,5 @@
-//! What clients and operators do in their sessions. A client uses a token long after it was told, with pauses.
+//! What clients and operators do in their sessions. A client uses a token long after it was told, with pauses. A commit waits
+//! for the disk if what it has done requires that.
 
 use super::acquirer::{Call, UNDEFINED};
 use super::judge::Note;
@@ -151,7 +152,7 @@ fn acquire(transaction: Transaction, names: Vec<usize>, shared: bool, binds: boo
             return None;
         }
     }
-    transaction.commit(true);
+    transaction.commit(false);
     Some(())
 }
 
@@ -168,11 +169,10 @@ fn extend(transaction: Transaction, name: usize, token: i64) -> Option<()> {
     if world.once_in(4) {
         transaction.process.sleep(Duration::from_micros(world.one_of(&[1000, 3_000_000])));
     }
-    transaction.commit(true);
+    transaction.commit(false);
     Some(())
 }
 
-/// The commit does not wait for the disk.
 fn release(transaction: Transaction, name: usize, token: i64) -> Option<()> {
     let released = lease::release(&one_row(&transaction, name, By::Token(token)), token);
     refused_if_none(&transaction, released)?;
@@ -211,7 +211,7 @@ fn revoke(transaction: Transaction, name: usize) -> Option<()> {
     let slot = *rows.get(transaction.process.world.below(rows.len().max(1) as u32) as usize)?;
     lease::revoke(&one_row(&transaction, name, By::Slot(slot)))?;
     transaction.process.world.reach("a term is revoked");
-    transaction.commit(true);
+    transaction.commit(false);
     Some(())
 }
 

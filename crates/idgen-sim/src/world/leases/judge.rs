@@ -24,6 +24,10 @@ pub enum Note {
         since: Sent,
         is_bound: bool,
     },
+    /// Released, but less often than acquired.
+    Shallower {
+        token: i64,
+    },
     Released {
         token: i64,
     },
@@ -210,6 +214,10 @@ impl Judge {
                 (term.until_us, term.at_most_us, term.is_carried) = (ended_us, ended_us, false);
                 None
             }
+            Note::Shallower { token } => {
+                let is_over = self.terms.get(&token)?.is_over();
+                is_over.then(|| format!("L5: the stale token {token} has been released once more"))
+            }
             Note::Fenced { token, since } => {
                 let term = self.terms.get(&token)?;
                 let is_stale = term.replaced.is_some() || term.ended.is_some_and(|(ended, _)| ended < since.events);
@@ -319,7 +327,9 @@ impl Judge {
             .partition(|event| event.entry.as_ref().is_none_or(|entry| kept.contains(&Rc::as_ptr(entry))));
         let is_durable = |event: &&Event| {
             let is_kept = is_crash || is_synchronous && event.is_synchronous;
-            is_kept && event.is_told && !matches!(event.note, Note::Released { .. } | Note::Fenced { .. })
+            is_kept
+                && event.is_told
+                && !matches!(event.note, Note::Released { .. } | Note::Shallower { .. } | Note::Fenced { .. })
         };
         let broken = lost.iter().find(is_durable).map(|event| format!("L2: {:?} is lost", event.note));
         if !is_crash {

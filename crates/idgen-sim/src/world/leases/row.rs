@@ -75,7 +75,10 @@ impl TermRow for OneRow<'_, '_> {
                 let (is_bound, since) = (row.session.is_some(), self.since);
                 transaction.note(Note::Extended { token, ttl_us, deepens, since, is_bound });
             }
-            Change::Release { depth } => row.depth = depth,
+            Change::Release { depth } => {
+                row.depth = depth;
+                transaction.note(Note::Shallower { token });
+            }
             Change::Free { since_us, revoked } => {
                 (row.depth, row.ends_us, row.clock, row.revoked) = (0, since_us, transaction.clock(), revoked);
                 let locked_us = transaction.sent().at_us;
