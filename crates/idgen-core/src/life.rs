@@ -103,11 +103,12 @@ impl Life {
             // After a loss as little is known as after a restore.
             _ => life_number(random(), wal != Wal::Continued),
         };
-        let directory = match (start.replay, recorded.and_then(|life| life.directory.as_deref())) {
-            (Replay::UntilPromotion, _) => start.directory,
-            (Replay::Own | Replay::Backup, Some(directory)) => directory,
-            (Replay::Own | Replay::Backup, None) => start.directory,
-            (Replay::Abandoned, _) => ANOTHER,
+        let directory = match start.replay {
+            Replay::UntilPromotion => start.directory,
+            Replay::Own | Replay::Backup => {
+                recorded.and_then(|life| life.directory.as_deref()).unwrap_or(start.directory)
+            }
+            Replay::Abandoned => ANOTHER,
         };
         let life = Life {
             number,

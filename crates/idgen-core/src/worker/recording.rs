@@ -72,7 +72,6 @@ pub fn bounds(store: &impl HistoryStore, history: &History, ttl_us: i64) -> Pool
 pub fn begin(store: &mut impl HistoryStore) {
     if store.read().is_none() {
         let begun = begun(store);
-        let begun = with_longest(store, begun, 0);
         // Waits for another transaction that defines the first pool, and then keeps what its row has by then.
         store.write(&begun, false);
         // Before the first grant, which may be lost with its label, and the row be dropped.
@@ -165,9 +164,11 @@ fn interrupted(store: &mut impl HistoryStore, history: History, longest_us: i64)
 /// The history of a database that has no row.
 fn begun(store: &mut impl HistoryStore) -> History {
     let past = store.past();
-    History::begun(store.identity(), past)
+    let begun = History::begun(store.identity(), past);
+    with_longest(store, begun, 0)
 }
 
+/// Writes the row, and what the label needs for grants by it.
 fn write_for_grants(store: &mut impl HistoryStore, history: &History) {
     raise_label(store, history);
     store.write(history, true);
