@@ -99,8 +99,10 @@ impl Scene for Ids {
             }
             Phase::Stopped => {
                 // A recovery that ends with a stop would end so again.
-                let promotes = |server: &mut Server| server.directory.signal.filter(|_| server.archive.1);
-                stage.server(self.primary, |server| server.directory.signal = promotes(server));
+                let ends_so = |server: &mut Server| server.directory.signal.is_some() && !server.archive.1;
+                if stage.server(self.primary, ends_so) {
+                    stage.server(self.primary, |server| server.directory.remove_signal());
+                }
                 stage.start(self.primary, Box::new(start_up));
             }
             Phase::Starting | Phase::Recovering => {}
