@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 const STEPS_TO_AN_ACT: u32 = 25;
 /// The steps in which servers that are left alone have to go on.
 const STEPS_TO_LIVE: u32 = 20_000;
-/// A session that waits for the clock takes many steps in a second.
-const TIME_TO_LIVE_US: i64 = 60_000_000;
+/// A session that waits for the clock takes many steps in a second. What has failed is tried again after a pause.
+const TIME_TO_LIVE_US: i64 = 600_000_000;
 const MOST_STEPS_TO_LIVE: u32 = 100 * STEPS_TO_LIVE;
 
 /// What an operator does, or a fault. Does nothing where it is not possible.
