@@ -5,7 +5,7 @@ use super::rows::{self, LEASE, LeaseRow, LeaseRows, LockedRow, ROWS, clock, cloc
 use super::{locks, pending, stats};
 use crate::pg::advisory_lock::{AdvisoryLock, LockKind, Mode, Scope};
 use crate::pg::datum::{self, Text};
-use crate::pg::row::{Key, Wait};
+use crate::pg::row::{Key, NewValue, Wait};
 use crate::pg::spi::{ExtensionTable, Query, user};
 use crate::pg::{session, system_clock};
 use crate::shmem::Part;
@@ -198,6 +198,21 @@ impl OneRow<'_> {
     fn is_permitted(&self, row: &LeaseRow) -> bool {
         matches!(self.by, By::Slot(_)) || acts_as(row.value(ROLE))
     }
+
+    /// The new values of a row, and the term that they leave.
+    fn changed(
+        &self,
+        row: &LeaseRow,
+        change: impl Fn(&HeldRow) -> Option<Change>,
+    ) -> Option<(Vec<NewValue>, HeldTerm)> {
+        let change = change(&rows::held(row)).filter(|_| self.is_permitted(row))?;
+        let (ends_us, depth) = match change {
+            Change::Extend { depth, ends_us, .. } => (ends_us, depth),
+            Change::Release { depth } => (row.value(ENDS_US), depth),
+            Change::Free { since_us, .. } => (since_us, 0),
+        };
+        Some((rows::new_values(change), HeldTerm::of(row, ends_us, depth)))
+    }
 }
 
 impl TermRow for OneRow<'_> {
@@ -208,27 +223,26 @@ impl TermRow for OneRow<'_> {
     }
 
     fn update(&self, change: impl Fn(&HeldRow) -> Option<Change>) -> Option<HeldTerm> {
-        let changed = |row: &LeaseRow| {
-            let change = change(&rows::held(row)).filter(|_| self.is_permitted(row))?;
-            let (ends_us, depth) = match change {
-                Change::Extend { depth, ends_us, .. } => (ends_us, depth),
-                Change::Release { depth } => (row.value(ENDS_US), depth),
-                Change::Free { since_us, .. } => (since_us, 0),
-            };
-            Some((rows::new_values(change), HeldTerm::of(row, ends_us, depth)))
-        };
-        ROWS.write(|rows| self.with(rows, |key| rows.update(key, changed)))
+        ROWS.write(|rows| self.with(rows, |key| rows.update(key, |row| self.changed(row, &change))))
     }
 
-    fn delete_unlocked(&self, is_wanted: impl Fn(&HeldRow) -> bool) -> Option<HeldTerm> {
-        let is_it = |row: &LeaseRow| is_wanted(&rows::held(row)) && self.is_permitted(row);
+    fn delete_or_update(
+        &self,
+        is_over: impl Fn(&HeldRow) -> bool,
+        change: impl Fn(&HeldRow) -> Option<Change>,
+    ) -> Option<HeldTerm> {
+        let is_it = |row: &LeaseRow| is_over(&rows::held(row)) && self.is_permitted(row);
         ROWS.write(|rows| {
             self.with(rows, |key| {
                 let stays = self.is_defined && matches!(key[1], Key::Int(..FIRST_SHARED));
-                let locked = if stays { None } else { rows.lock(key, Wait::Skip, is_it) }?;
-                let found = HeldTerm::of(&locked.row(), locked.row().value(ENDS_US), 0);
-                locked.delete();
-                Some(found)
+                match if stays { None } else { rows.lock(key, Wait::Skip, is_it) } {
+                    Some(locked) => {
+                        let found = HeldTerm::of(&locked.row(), locked.row().value(ENDS_US), 0);
+                        locked.delete();
+                        Some(found)
+                    }
+                    None => rows.update(key, |row| self.changed(row, &change)),
+                }
             })
         })
     }

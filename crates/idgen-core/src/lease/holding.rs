@@ -30,8 +30,13 @@ pub trait TermRow {
     /// Changes the row, beside transactions that have fenced. Waits for others that have changed it, and then asks for the
     /// change again.
     fn update(&self, change: impl Fn(&HeldRow) -> Option<Change>) -> Option<Self::Found>;
-    /// Deletes the row if it is wanted and need not stay, unless another transaction has locked it, for a fence too.
-    fn delete_unlocked(&self, is_wanted: impl Fn(&HeldRow) -> bool) -> Option<Self::Found>;
+    /// Deletes the row if its term is over and it need not stay, unless another transaction has locked it, for a fence too. Else
+    /// as `update`.
+    fn delete_or_update(
+        &self,
+        is_over: impl Fn(&HeldRow) -> bool,
+        change: impl Fn(&HeldRow) -> Option<Change>,
+    ) -> Option<Self::Found>;
     /// The commit waits for the disk and for synchronous standbys.
     fn survive_failover(&self);
     /// The slot, even if the term has ended.
@@ -61,8 +66,7 @@ pub fn extend<R: TermRow>(row: &R, token: i64, ttl_us: Option<i64>, times: i32) 
 /// do not accumulate.
 pub fn release<R: TermRow>(row: &R, token: i64) -> Option<R::Found> {
     let is_last = |held: &HeldRow| held.is_current(token) && held.depth == 1;
-    row.delete_unlocked(is_last)
-        .or_else(|| row.update(|held| held.is_current(token).then(|| held.released(row.now_us()))))
+    row.delete_or_update(is_last, |held| held.is_current(token).then(|| held.released(row.now_us())))
 }
 
 /// Keeps others from taking the lease over until the transaction ends, after waiting for a take-over that is under way.

@@ -39,9 +39,13 @@ impl TermRow for Row {
         change(&self.held.get())
     }
 
-    fn delete_unlocked(&self, is_wanted: impl Fn(&HeldRow) -> bool) -> Option<Change> {
-        let is_deleted = !self.is_fenced && is_wanted(&self.held.get());
-        is_deleted.then_some(Change::Release { depth: 0 })
+    fn delete_or_update(
+        &self,
+        is_over: impl Fn(&HeldRow) -> bool,
+        change: impl Fn(&HeldRow) -> Option<Change>,
+    ) -> Option<Change> {
+        let is_deleted = !self.is_fenced && is_over(&self.held.get());
+        is_deleted.then_some(Change::Release { depth: 0 }).or_else(|| self.update(change))
     }
 
     fn survive_failover(&self) {

@@ -92,10 +92,16 @@ impl TermRow for OneRow<'_, '_> {
         Some((slot, before))
     }
 
-    fn delete_unlocked(&self, is_wanted: impl Fn(&HeldRow) -> bool) -> Option<Self::Found> {
+    fn delete_or_update(
+        &self,
+        is_over: impl Fn(&HeldRow) -> bool,
+        change: impl Fn(&HeldRow) -> Option<Change>,
+    ) -> Option<Self::Found> {
         let is_defined = self.transaction.definition(self.name).is_some();
-        self.find().filter(|(slot, _)| !is_defined || *slot >= FIRST_SHARED)?;
-        let (slot, before) = self.lock(Mode::Exclusive, false, is_wanted)?;
+        let may_go = self.find().is_some_and(|(slot, _)| !is_defined || slot >= FIRST_SHARED);
+        let Some((slot, before)) = may_go.then(|| self.lock(Mode::Exclusive, false, is_over)).flatten() else {
+            return self.update(change);
+        };
         self.transaction.delete_row(self.name, slot);
         self.freed(&before, Note::Released { token: before.token });
         Some((slot, before))
