@@ -154,9 +154,15 @@ impl Workers {
 
     /// The extension is dropped, and created again. The label stays.
     fn drop_extension(&mut self, stage: &mut Stage) {
-        // With pools of its own, a copy is a second coordinator.
-        let is_copy = self.history_state(stage) == Some(HistoryState::Copied);
-        if self.phase(stage, self.primary) != Phase::Running || is_copy {
+        // With pools of its own, a copy is a second coordinator. And without a label, nothing else tells of grants that a cold
+        // backup has forgotten.
+        let has_label = stage.server(self.primary, |server| server.directory.rows().contains_key(&Key::WorkerLabel));
+        let is_excepted = match self.history_state(stage) {
+            Some(HistoryState::Copied) => true,
+            Some(HistoryState::Interrupted) => !has_label,
+            Some(HistoryState::Own) | None => false,
+        };
+        if self.phase(stage, self.primary) != Phase::Running || is_excepted {
             return;
         }
         stage.world.tell(self.primary, || "the extension is dropped".to_owned());
