@@ -1,4 +1,4 @@
-//! What is done to one term: a holder extends it, releases it or fences by it, each by the token, and a definer revokes it.
+//! Procedures on one term. By its token, a holder extends it, releases it or fences. A definer revokes it.
 
 use super::end_us;
 

@@ -177,7 +177,8 @@ impl Ids {
             return;
         }
         let wall_ms = stage.server(self.primary, |server| server.wall_ms(stage.world.now_us.get()));
-        let known_ms = mark_ms.max(wall_ms).max(stage.world.observed_ms.get());
+        let observed_ms = stage.world.observed_ms.borrow().iter().max().copied();
+        let known_ms = mark_ms.max(wall_ms).max(observed_ms.unwrap_or(i64::MIN));
         let at_most_ms = known_ms + 4 * stage.world.settings.longest_move_ms.get();
         if let Some(label) = label.filter(|label| label.until_ms > at_most_ms) {
             let text = format!("S3: the label is {} ms further ahead than it may be", label.until_ms - at_most_ms);

@@ -52,8 +52,8 @@ pub struct World {
     broken: RefCell<Option<String>>,
     goals: RefCell<BTreeMap<&'static str, u64>>,
     stacks: RefCell<Vec<DefaultStack>>,
-    /// The latest time of an id that was observed.
-    pub observed_ms: Cell<i64>,
+    /// The times of ids that were observed, unless the statement was canceled.
+    pub observed_ms: RefCell<Vec<i64>>,
     identities: Cell<u64>,
 }
 
@@ -96,7 +96,7 @@ impl World {
             goals: RefCell::default(),
             stacks: RefCell::default(),
             identities: Cell::new(1),
-            observed_ms: Cell::new(i64::MIN),
+            observed_ms: RefCell::default(),
         };
         world.change_settings();
         world

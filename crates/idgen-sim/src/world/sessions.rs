@@ -5,6 +5,7 @@ use super::effects::Canceled;
 use super::memory::LAYOUTS;
 use super::process::Process;
 use super::rows::{Key, Row};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
@@ -17,14 +18,18 @@ pub fn draw(process: &Process) {
         let clock = Clock::new(process);
         let running = &clock.memory.transactions;
         running.set(running.get() + 1);
-        let outcome = catch_unwind(AssertUnwindSafe(|| transaction(process, &clock)));
+        let observed_ms = Cell::new(None);
+        let outcome = catch_unwind(AssertUnwindSafe(|| transaction(process, &clock, &observed_ms)));
         clock.end_of_transaction();
         running.set(running.get() - 1);
         match outcome {
             Ok(Ok(())) => world.reach("a transaction has drawn"),
             Ok(Err(Refusal::File)) => world.reach("a draw fails because of the file"),
             Ok(Err(Refusal::Standby | Refusal::Outside)) => return,
-            Err(reason) if reason.is::<Canceled>() => process.tell(|| "a statement is canceled".to_owned()),
+            Err(reason) if reason.is::<Canceled>() => {
+                process.tell(|| "a statement is canceled".to_owned());
+                world.observed_ms.borrow_mut().retain(|time_ms| Some(*time_ms) != observed_ms.get());
+            }
             Err(reason) => resume_unwind(reason),
         }
         process.sleep(Duration::from_micros(world.one_of(&[0, 100, 1000, 100_000, 3_000_000])));
@@ -37,13 +42,14 @@ pub fn draw_once(process: &Process) -> bool {
     matches!(clock.draw(0, 1), Ok(_) | Err(Refusal::Outside))
 }
 
-fn transaction(process: &Process, clock: &Clock) -> Result<(), Refusal> {
+fn transaction(process: &Process, clock: &Clock, observed_ms: &Cell<Option<i64>>) -> Result<(), Refusal> {
     let world = process.world;
     if world.once_in(40) {
         let ahead_ms = world.one_of(&[10, 3000, 100_000]);
         let floor_ms = process.server(|server| server.promised.reached_ms).max(super::server::BEGIN_MS) + ahead_ms;
         process.tell(|| format!("observes {floor_ms}"));
-        world.observed_ms.set(world.observed_ms.get().max(floor_ms));
+        observed_ms.set(Some(floor_ms));
+        world.observed_ms.borrow_mut().push(floor_ms);
         return clock.observe(floor_ms);
     }
     let layout = world.below(LAYOUTS.len() as u32) as usize;

@@ -235,7 +235,7 @@ impl Judge {
                 }
                 None
             }
-            // What is bound to a session ends with it, and has its whole time from the next start on.
+            // A start ends all sessions. A term that was bound to one then has its whole ttl from the start on.
             Note::Began { is_other_clock, is_started } => {
                 for term in self.terms.values_mut().filter(|term| term.replaced.is_none()) {
                     term.is_carried |= is_other_clock;
