@@ -189,6 +189,11 @@ CREATE FUNCTION segment_next_many(tag text, count int) RETURNS SETOF bigint
 PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', 'segment_next_many_wrapper';
 COMMENT ON FUNCTION segment_next_many IS 'that many values of a segment, increasing';
 
+CREATE FUNCTION segment_settled(tag text) RETURNS bigint
+PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', 'segment_settled_wrapper';
+COMMENT ON FUNCTION segment_settled IS
+    'greatest value of a segment up to which no transaction of this server can commit a row any more; for use in a later statement';
+
 CREATE FUNCTION idgen.stat_get_segment(
     OUT creation bigint, OUT first_id bigint, OUT last_id bigint, OUT next_first_id bigint, OUT next_last_id bigint,
     OUT remaining bigint, OUT issued bigint, OUT refills bigint, OUT refill_us bigint, OUT waits bigint,

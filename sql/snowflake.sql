@@ -113,6 +113,11 @@ PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', 'snowflake_settled_in_wrapp
 COMMENT ON FUNCTION snowflake_settled(text) IS
     'greatest id of a layout up to which no transaction of this server can commit a row any more; for use in a later statement';
 
+CREATE FUNCTION snowflake_change() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'snowflake_change_wrapper';
+COMMENT ON FUNCTION snowflake_change() IS
+    'trigger BEFORE INSERT OR UPDATE OR DELETE: draws an id into a column, and keeps the keys of deleted rows in a table';
+
 CREATE FUNCTION idgen.stat_get_snowflake(
     OUT layout text, OUT datacenter int, OUT worker int, OUT last_id bigint, OUT last_time timestamptz,
     OUT issued bigint, OUT batches bigint, OUT borrowed bigint, OUT waits bigint, OUT wait_us bigint,

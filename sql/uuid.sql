@@ -16,6 +16,11 @@ PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'uuidv7_next_many_of_node_wrapper
 COMMENT ON FUNCTION uuidv7_next_many(int, boolean) IS
     'count increasing UUIDs of version 7, as uuidv7_next(node) makes them';
 
+CREATE FUNCTION uuidv7_settled() RETURNS uuid
+PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', 'uuidv7_settled_wrapper';
+COMMENT ON FUNCTION uuidv7_settled() IS
+    'greatest UUID up to which no transaction of this server can commit a row any more; for use in a later statement';
+
 CREATE FUNCTION uuidv7_floor(ts timestamptz) RETURNS uuid
 IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'uuidv7_floor_wrapper';
 COMMENT ON FUNCTION uuidv7_floor IS 'least UUID of version 7 of the millisecond that contains a time';

@@ -9,6 +9,7 @@ mod admin;
 mod args;
 mod clock;
 mod coordinator;
+mod draws;
 mod error;
 mod lease;
 mod lock;

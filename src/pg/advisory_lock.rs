@@ -25,6 +25,11 @@ impl LockKind {
     pub const fn new(letters: &[u8; 2]) -> Self {
         Self(u16::from_be_bytes(*letters))
     }
+
+    /// As `pg_locks.objsubid` has it. The letters are ASCII, so it is positive.
+    pub fn number(self) -> i16 {
+        self.0 as i16
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@ pub mod crash_point;
 pub mod datum;
 pub mod effects;
 pub mod ereport;
+pub mod fired;
 pub mod function;
 pub mod invalidation;
 pub mod latch;

@@ -47,6 +47,16 @@ pub enum ValueSource {
     Uncommitted,
 }
 
+impl ValueSource {
+    /// `None` if the running transaction has created the tag.
+    pub fn ring(&self) -> Option<SharedRing> {
+        match *self {
+            Self::Shared(ring) | Self::InOrder(ring) => Some(ring),
+            Self::Uncommitted => None,
+        }
+    }
+}
+
 /// Counts changes after which an `AttachedSegment` may be invalid.
 static CHANGES: TableChanges = TableChanges::of(&store::SEGMENT);
 /// As many as there are tags that lose no value for want of a ring: some 250 bytes each.

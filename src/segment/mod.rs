@@ -12,7 +12,7 @@ use crate::pg::{shared_objects, system_clock, xact};
 use crate::settings;
 use crate::shmem;
 use attach::{AttachedSegment, ValueSource};
-use idgen_core::segment::tag::MAX_STEP;
+use idgen_core::segment::tag::{MAX_STEP, TagRow};
 use idgen_core::segment::{Draw, ValueRun};
 use idgen_core::tenancy::Ended;
 use pgrx::prelude::*;
@@ -27,6 +27,7 @@ mod errors;
 mod fleet;
 mod port;
 mod refill;
+mod settled;
 mod state;
 pub mod status;
 mod store;
@@ -38,6 +39,9 @@ pub use status::{TABLES, checks};
 /// While the postmaster preloads libraries.
 pub fn init() {
     shmem::register(&[&state::RINGS, &state::RING_STATES, &state::SEGMENTS]);
+    shmem::register(&[&settled::DRAWS.processes, &settled::READINGS]);
+    // In the postmaster, from which all processes inherit it: it runs after all other callbacks.
+    xact::on_xact_event(settled::at_xact_event);
     shared_objects::follow_dropped_databases(fleet::leave_database, state::end_rings_of);
     coordinator::follow(fleet::start_launcher);
     shared_objects::follow_owners_of(shared_objects::OwnedRows {
@@ -57,6 +61,7 @@ pub fn init() {
 fn segment_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with one argument as declared.
     let site = unsafe { CallSite::new(fcinfo, Some(0)) };
+    settled::enter();
     site.with(attach::of_call, |attached| attached.try_draw_one().unwrap_or_else(|| run(attached, &site, 1).first))
 }
 
@@ -71,6 +76,7 @@ fn segment_reserve(fcinfo: pg_sys::FunctionCallInfo) -> Composite<3> {
     if !counts.contains(&count) {
         errors::count_out_of_range(count, counts).raise();
     }
+    settled::enter();
     let run = site
         .with(attach::of_call, |attached| Drawing { attached, site: &site, want: count as u64, is_block: true }.draw());
     Composite([run.first.into(), run.last().into(), run.stride.into()])
@@ -111,6 +117,7 @@ impl ValueSet {
             if self.wanted == 0 {
                 return None;
             }
+            settled::enter();
             self.run = run(&mut self.attached, site, self.wanted.min(self.step));
             self.wanted -= self.run.count;
             self.step = (self.step * 2).min(self.attached.max_step);
@@ -141,6 +148,14 @@ struct Drawing<'a> {
 
 impl Drawing<'_> {
     fn draw(mut self) -> ValueRun {
+        match self.next_run() {
+            Some(run) => run,
+            None => self.refuse(),
+        }
+    }
+
+    /// The next values; `None` if the row has too few.
+    fn next_run(&mut self) -> Option<ValueRun> {
         self.attached.follow_statement();
         let mut waiting: Option<RefillWait> = None;
         let mut dry_since: Option<Instant> = None;
@@ -148,11 +163,11 @@ impl Drawing<'_> {
             if !self.attached.is_valid() {
                 self.attach_again(waiting.take());
             }
-            let (ValueSource::Shared(shared) | ValueSource::InOrder(shared)) = self.attached.source else {
-                if let Some(run) = attach::draw_uncommitted(self.attached.row.key.creation, self.want, self.is_block) {
+            let Some(shared) = self.attached.source.ring() else {
+                let run = attach::draw_uncommitted(self.attached.row.key.creation, self.want, self.is_block);
+                if run.is_some() || self.has_ended() {
                     return run;
                 }
-                self.refuse_or_attach_again();
                 continue;
             };
             let index = shared.index;
@@ -164,7 +179,7 @@ impl Drawing<'_> {
                     if let Some(waiting) = waiting {
                         waiting.end();
                     }
-                    return run;
+                    return Some(run);
                 }
                 Ok(Draw::Dry) => {
                     let waited = dry_since.map(|since| since.elapsed());
@@ -172,9 +187,11 @@ impl Drawing<'_> {
                     let wait = waiting.get_or_insert_with(|| RefillWait::begin(index, self.want));
                     if wait.is_exhausted() {
                         waiting.take().into_iter().for_each(RefillWait::end);
-                        self.refuse_or_attach_again();
+                        if self.has_ended() {
+                            return None;
+                        }
                     } else {
-                        wait.go_on(&self, waited);
+                        wait.go_on(self, waited);
                     }
                 }
                 Err(Ended) => self.attach_again(waiting.take()),
@@ -207,19 +224,30 @@ impl Drawing<'_> {
         *self.attached = same.unwrap_or_else(|| attach::look_up(&tag));
     }
 
-    /// The row has no more values, unless it has changed since this process attached to it.
-    fn refuse_or_attach_again(&mut self) {
-        let tag = self.tag();
-        let row = store::find(&tag).unwrap_or_else(|| errors::unknown(&tag).raise()).row;
-        if (row.key, row.version) != (self.attached.row.key, self.attached.row.version) {
-            *self.attached = attach::look_up(&tag);
-        } else if row.is_detached() {
+    /// True unless the row has changed since this process attached to it: then it attaches to the row as it is now.
+    fn has_ended(&mut self) -> bool {
+        let row = self.row();
+        let is_same = (row.key, row.version) == (self.attached.row.key, self.attached.row.version);
+        if !is_same {
+            *self.attached = attach::look_up(&self.tag());
+        }
+        is_same
+    }
+
+    /// The row has no more values.
+    fn refuse(&self) -> ! {
+        let (tag, row) = (self.tag(), self.row());
+        if row.is_detached() {
             fleet::errors::detached(&tag).raise();
         } else if row.link.is_attached() {
             fleet::errors::exhausted(&tag).raise();
-        } else {
-            errors::exhausted(&tag, row.definition.upper_bound).raise();
         }
+        errors::exhausted(&tag, row.definition.upper_bound).raise();
+    }
+
+    fn row(&self) -> TagRow {
+        let tag = self.tag();
+        store::find(&tag).unwrap_or_else(|| errors::unknown(&tag).raise()).row
     }
 
     fn tag(&self) -> Cow<'_, str> {

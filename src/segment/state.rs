@@ -7,6 +7,7 @@ use crate::shmem::{Block, FixedText, Locked, Part};
 use idgen_core::segment::chains::{self, Chains};
 use idgen_core::segment::refillers::Refillers;
 use idgen_core::segment::rests::Rests;
+use idgen_core::segment::settled::Settling;
 use idgen_core::segment::turns::Turns;
 use idgen_core::segment::{NewRange, Ring, RingHandle, RingSnapshot, RingTable, RingTenant, TagKey};
 use idgen_core::tenancy::Attachment;
@@ -37,6 +38,7 @@ pub static SEGMENTS: Locked<Segments> = Locked::new(c"idgen segments", 40, |bloc
         },
         errors: block.array(count, LastError::default),
         turns: block.array(count, Turns::default),
+        settling: block.array(count, Settling::default),
         refillers: Refillers(block.array(worker_count, || None)),
         link_changes: 0,
     }
@@ -56,6 +58,8 @@ pub struct Segments {
     pub errors: &'static mut [LastError],
     /// The requests for values in one line, for each ring.
     pub turns: &'static mut [Turns],
+    /// What readings of settled values have found, for each ring.
+    pub settling: &'static mut [Settling],
     pub refillers: Refillers<'static>,
     /// Commits that have attached or detached tags, in all databases.
     pub link_changes: u64,
@@ -102,6 +106,7 @@ impl Segments {
         ring_state(index).begin(ring(index).position());
         self.errors[index].clear();
         self.turns[index].restart();
+        self.settling[index] = Settling::default();
     }
 }
 

@@ -2,6 +2,7 @@
 //! segments: values that do not arrive, bounds, and places in memory.
 
 use super::fleet::servers::{self, SEGMENT_SERVER};
+use super::settled;
 use super::state::{CoordinatorState, LastError, RING_STATES, RINGS, RingState, SEGMENTS, ring, ring_state, rings};
 use super::store::{self, NearBound, SEGMENT};
 use super::{errors, port};
@@ -81,7 +82,7 @@ pub static TABLES: [&ExtensionTable; 2] = [&SEGMENT, &SEGMENT_SERVER];
 
 pub fn checks() -> Vec<Check> {
     let places = shmem::is_preloaded().then(places);
-    [values(), bounds(), servers()].into_iter().chain(places).collect()
+    [values(), bounds(), servers(), settled::check()].into_iter().chain(places).collect()
 }
 
 /// A ring that gets no values.

@@ -44,18 +44,16 @@ errors! {
         ERRCODE_DATETIME_FIELD_OVERFLOW: "ts must be finite";
     }
 
-    fn settled_in_one_snapshot() {
-        ERRCODE_ACTIVE_SQL_TRANSACTION: "snowflake_settled() cannot be called in a REPEATABLE READ or SERIALIZABLE \
-            transaction";
-        detail: "The snapshot of the transaction may be older than rows that are settled now.";
-        hint: "Use READ COMMITTED, and read the rows in a later statement.";
+    fn change_usage(detail: &str) {
+        ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED: "snowflake_change() must be called by a BEFORE row trigger";
+        detail: "{}", detail;
+        hint: "CREATE TRIGGER ... BEFORE INSERT OR UPDATE OR DELETE ON ... FOR EACH ROW EXECUTE FUNCTION \
+            snowflake_change('column', 'table for deleted keys');";
     }
 
-    fn prepared_without_lock(xid: u32) {
-        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "prepared transaction {xid} may have drawn any id";
-        detail: "It was prepared by a server that had not preloaded idgen 0.12.0 or later.";
-        hint: "Run SELECT gid, database FROM pg_prepared_xacts WHERE transaction = '{xid}', and in that database \
-            COMMIT PREPARED or ROLLBACK PREPARED with this gid.";
+    fn truncation_unseen(table: &str) {
+        ERRCODE_FEATURE_NOT_SUPPORTED: "cannot truncate \"{table}\": its consumers would not learn which rows are gone";
+        hint: "Use DELETE. Or drop the trigger of snowflake_change(), and let each consumer read all rows again.";
     }
 
     fn layout(text: &str, error: &str) {

@@ -1,5 +1,5 @@
-//! Snowflake ids. `next` issues them, `decode` reads them, and `settled` returns the one up to which no transaction can
-//! commit a row any more. This file has what moves ids on: `snowflake_observe`, past a given id, as `setval` does for a
+//! Snowflake ids. `next` issues them, `decode` reads them, `settled` returns the one up to which no transaction can commit a
+//! row any more, and `change` gives one to each change of a row. This file has what moves ids on: `snowflake_observe`, past a given id, as `setval` does for a
 //! sequence; and the part of `snowflake_adopt` that SQL cannot do, running expressions of a table with the rights of
 //! its owner.
 
@@ -12,6 +12,7 @@ use idgen_core::clock::LATEST_MS;
 use idgen_core::layout::Layout;
 use pgrx::prelude::*;
 
+mod change;
 mod decode;
 mod errors;
 mod layouts;
@@ -23,11 +24,12 @@ pub mod status;
 pub use errors::node_too_large;
 pub use layouts::{AttachedGenerator, attach_by_text, default as default_layout};
 pub use next::{IdSet, next_id};
+pub use settled::settled;
 pub use status::checks;
 
 /// While the postmaster preloads libraries.
 pub fn init() {
-    shmem::register(&[&node::CURRENT, &next::COUNTERS, &settled::EARLIEST_DRAWS]);
+    shmem::register(&[&node::CURRENT, &next::COUNTERS, &settled::DRAWS.processes]);
     // In the postmaster, from which all processes inherit it: it runs after all other callbacks, and in a leader also if
     // only its workers have drawn.
     xact::on_xact_event(next::at_xact_event);

@@ -6,7 +6,8 @@
 //! would cost as much as the id.
 
 use super::layouts::{self, AttachedGenerator, attach, refuse_outside};
-use super::{node, settled};
+use super::node;
+use super::settled::DRAWS;
 use crate::args;
 use crate::clock;
 use crate::pg::function::{self, CallSite};
@@ -271,7 +272,7 @@ fn enter_generator(attached: &mut AttachedGenerator, bounds: &Bounds) {
 /// Tells other processes how early an id within these bounds can be.
 fn announce_draw(attached: &AttachedGenerator, bounds: &Bounds) {
     let free = attached.generator.free_slot(attached.handle);
-    settled::lower_to(attached.space.earliest_ms(free, bounds));
+    DRAWS.lower_to(attached.space.earliest_ms(free, bounds));
 }
 
 /// The next draw enters its generator again.
@@ -285,5 +286,5 @@ pub fn at_xact_event(event: pg_sys::XactEvent::Type) {
     if PENDING.calls.load(Relaxed) > 0 {
         flush();
     }
-    settled::at_xact_event(event);
+    DRAWS.at_xact_event(event);
 }

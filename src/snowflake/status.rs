@@ -2,18 +2,16 @@
 //! settled ids.
 
 use super::next::{COUNTERS, GeneratorCounters, flush};
-use super::settled::{self, EARLIEST_DRAWS, prepared_draws};
+use super::settled::DRAWS;
 use super::{errors, layouts};
 use crate::clock::GENERATORS;
-use crate::error::{Check, listed};
+use crate::error::Check;
 use crate::pg::datum::Composite;
-use crate::pg::spi::{Query, value};
-use crate::pg::{datum, recovery, session, system_clock};
+use crate::pg::{datum, system_clock};
 use idgen_core::generator::GeneratorTenant;
 use idgen_core::layout::time_text;
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// One row of `idgen.stat_snowflake` for each id space that has a generator.
@@ -61,7 +59,7 @@ pub fn reset() {
 }
 
 pub fn checks() -> Vec<Check> {
-    vec![layouts(), settled()]
+    vec![layouts(), DRAWS.check("settled")]
 }
 
 /// Fails if the default layout or another one in use has no ids yet, or ends within a year.
@@ -85,56 +83,4 @@ fn layouts() -> Check {
         false => Check::warning(NAME, format!("draws in layout \"{layout}\" fail from {ends_at} on"), action),
     }
     .affects(layout.to_string())
-}
-
-/// A transaction that has drawn an id fails the check if it is open for this long: consumers wait for it. The time of the id
-/// does not say that, because ids can be ahead of the clock.
-const LATE_MS: i64 = 300_000;
-
-/// Since when the transactions of processes are open.
-static OPEN: Query = Query::of_statistics(
-    "SELECT pid, xact_start FROM pg_catalog.pg_stat_get_activity(NULL) WHERE xact_start IS NOT NULL",
-);
-
-/// Fails if settled reads do, or if they lag.
-fn settled() -> Check {
-    const NAME: &str = "settled";
-    let Some(draws) = EARLIEST_DRAWS.get().filter(|_| !recovery::is_in_progress()) else {
-        return Check::ok(NAME, "no id is drawn here");
-    };
-    let late_ms = system_clock::wall_ms() - LATE_MS;
-    let mut late: Vec<(i64, String)> = Vec::new();
-    let open: HashMap<i32, i64> =
-        OPEN.read_latest(&[], |row| (value(row, 1), datum::to_us(value(row, 2)) / 1000)).into_iter().collect();
-    for (index, _) in draws.iter().enumerate().filter(|(_, draw)| draw.get().is_some()) {
-        let pid = session::process_at(index);
-        late.extend(open.get(&pid).map(|since_ms| (*since_ms, format!("process {pid}"))));
-    }
-    match prepared_draws() {
-        Err(unknown) => {
-            return Check::raising(NAME, errors::prepared_without_lock(unknown)).affects("snowflake_settled()");
-        }
-        Ok(prepared) => {
-            let drew = |xid: u32| prepared.iter().any(|draw| draw.xid == xid && draw.earliest_ms.is_some());
-            let drawn = settled::prepared().into_iter().filter(|(xid, _)| drew(*xid));
-            late.extend(drawn.map(|(xid, since_ms)| (since_ms, format!("prepared transaction {xid}"))));
-        }
-    }
-    late.retain(|(since_ms, _)| *since_ms < late_ms);
-    late.sort_unstable();
-    let Some(&(since_ms, _)) = late.first() else {
-        return Check::ok(NAME, "no transaction holds settled ids back");
-    };
-    let holders: Vec<String> = late.into_iter().map(|(_, holder)| holder).collect();
-    Check::warning(
-        NAME,
-        format!(
-            "settled ids wait for {}, which has drawn an id, and whose transaction is open since {}",
-            holders[0],
-            time_text(since_ms)
-        ),
-        "End it: COMMIT or ROLLBACK PREPARED by its gid in pg_prepared_xacts, or SELECT pg_terminate_backend(pid).",
-    )
-    .since_ms(Some(since_ms))
-    .affects(listed(&holders))
 }

@@ -99,6 +99,17 @@ fn random() -> u64 {
     WORDS.next(session::process_id(), session::random_words)
 }
 
+/// The greatest UUID at or below which no transaction of this server can commit a row with a UUID of `uuidv7_next` any
+/// more. Use it in a later statement than the one that returns it. The nil UUID if none is settled. Raises what
+/// `snowflake_settled()` raises.
+#[pg_extern(sql = false)]
+fn uuidv7_settled() -> Uuid {
+    match snowflake::settled(LAYOUT, "uuidv7_settled()") {
+        -1 => Uuid(0),
+        id => Uuid(uuid::of_id(id, u64::MAX)),
+    }
+}
+
 /// The least UUID of version 7 in the millisecond that contains the time. Clamped to the times that a UUID can have.
 #[pg_extern(sql = false)]
 fn uuidv7_floor(ts: TimestampWithTimeZone) -> Uuid {

@@ -9,6 +9,7 @@
 
 pub mod clock;
 pub mod coordinator;
+pub mod draws;
 pub mod generator;
 pub mod history;
 pub mod hosts;

@@ -11,6 +11,7 @@ mod locked_row;
 mod modes;
 mod refill;
 mod refill_worker;
+mod settled;
 mod stale;
 mod storm;
 mod uncommitted;

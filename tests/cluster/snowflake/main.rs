@@ -2,6 +2,7 @@
 
 mod adopt;
 mod call_sites;
+mod changes;
 mod copy;
 mod generators;
 mod limits;

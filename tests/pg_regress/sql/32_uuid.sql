@@ -84,5 +84,16 @@ RESET enable_bitmapscan;
 BEGIN READ ONLY;
 SELECT uuidv7_next() IS NOT NULL AS uuid, (SELECT count(*) FROM uuidv7_next_many(2)) AS uuids;
 COMMIT;
+-- settled UUIDs: all that were drawn, unless the transaction is open
+SELECT bool_and(drawn.id <= settled.id) AS are_settled FROM drawn, uuidv7_settled() AS settled (id);
+SELECT settled.id < uuidv7_next() AS is_before FROM uuidv7_settled() AS settled (id);
+BEGIN;
+SELECT uuidv7_next() > uuidv7_settled() AS is_open;
+SELECT uuidv7_next(node => true) > uuidv7_settled() AS is_open;
+COMMIT;
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+CALL outcomes($$SELECT uuidv7_settled()$$);
+COMMIT;
+
 DROP TABLE drawn, events;
 DROP FUNCTION id, bits;

@@ -9,6 +9,7 @@ pub mod refill;
 pub mod refillers;
 pub mod rests;
 mod ring;
+pub mod settled;
 pub mod supply;
 mod table;
 pub mod tag;

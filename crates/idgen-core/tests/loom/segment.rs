@@ -2,12 +2,15 @@
 //! sessions that request values while a worker ends.
 
 use super::{assert_rising, spawn};
+use idgen_core::draws::EarliestDraw;
 use idgen_core::segment::chains::{Chains, END};
 use idgen_core::segment::refillers::{Call, Duty, Refiller, Refillers};
 use idgen_core::segment::rests::Rests;
+use idgen_core::segment::settled::{Reading, Settling};
 use idgen_core::segment::{Draw, Ring, RingHandle, RingTable, TagKey};
 use idgen_core::tenancy::Ended;
-use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use loom::sync::atomic::Ordering::{AcqRel, Relaxed};
+use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use loom::sync::{Arc, Mutex};
 
 const KEY: TagKey = TagKey { database: 5, creation: 1 };
@@ -273,5 +276,37 @@ fn demand_that_a_worker_leaves_starts_another_one() {
         workers.request(1);
         other.join().unwrap();
         assert_eq!(workers.demand.load(Relaxed), 0);
+    });
+}
+
+/// P1 for values: a transaction draws and commits while another process asks which values are settled. If its value is,
+/// the other process sees the commit.
+#[test]
+fn settled_value_is_committed() {
+    loom::model(|| {
+        let server = Server::new();
+        let handle = server.attach(KEY, 1);
+        server.install(handle, 1, 10, None);
+        let transaction = Arc::new((EarliestDraw::new(), AtomicBool::new(false), AtomicI64::new(0)));
+        let shared = Arc::new((server.clone(), transaction.clone()));
+        let writer = spawn(&shared, move |(server, transaction)| {
+            let (earliest, is_committed, readings) = &**transaction;
+            earliest.lower_to(readings.load(Relaxed));
+            let value = server.draw(handle, 1).unwrap().0[0];
+            is_committed.store(true, Relaxed);
+            earliest.clear();
+            value
+        });
+        let (earliest, is_committed, readings) = &*transaction;
+        let mut settling = Settling::default();
+        let mut read = || {
+            let current = server.rings[0].remaining(handle).current.expect("values are left");
+            let number = readings.fetch_add(1, AcqRel) + 1;
+            settling.settle(Reading { value: current.first - 1, number }, earliest.get()).unwrap_or(0)
+        };
+        let settled = read().max(read());
+        let was_committed = is_committed.load(Relaxed);
+        let value = writer.join().unwrap();
+        assert!(value > settled || was_committed, "{value} is open, {settled} settled");
     });
 }

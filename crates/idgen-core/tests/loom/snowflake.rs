@@ -2,7 +2,8 @@
 
 use super::{assert_distinct, assert_rising, spawn};
 use idgen_core::clock::{Mark, Target};
-use idgen_core::generator::settled::{EarliestDraw, settled};
+use idgen_core::draws::EarliestDraw;
+use idgen_core::generator::settled::settled;
 use idgen_core::generator::{FLOORS, Floor, Generator, GeneratorHandle, GeneratorTable};
 use idgen_core::layout::{Layout, Node};
 use idgen_core::snowflake::{Bounds, IdSpace, Issue};

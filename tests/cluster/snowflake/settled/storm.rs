@@ -1,4 +1,4 @@
-//! Many writers that commit late, in any order or not at all, and consumers that read by id.
+//! Many writers that commit late, in any order or not at all, and consumers that read by id, or by the value of a segment.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -100,26 +100,27 @@ impl Writer<'_> {
     }
 }
 
-/// A consumer that reads by id, up to what it takes as complete.
+/// A consumer that reads by a column, up to what it takes as complete.
 struct Consumer {
+    column: &'static str,
     upper: &'static str,
     position: i64,
     reads: Vec<Read>,
 }
 
 impl Consumer {
-    fn new(upper: &'static str) -> Consumer {
-        Consumer { upper, position: 0, reads: Vec::new() }
+    fn new([column, upper]: [&'static str; 2]) -> Consumer {
+        Consumer { column, upper, position: 0, reads: Vec::new() }
     }
 
     /// `None` if the session is lost.
     fn read(&mut self, client: &mut Client) -> Option<()> {
         let upper: i64 = client.query_one(self.upper, &[]).ok()?.get(0);
-        let sql = "SELECT id FROM event WHERE id > $1 AND id <= $2";
-        let rows = client.query(sql, &[&self.position, &upper]).ok()?;
+        let sql = format!("SELECT {0} FROM event WHERE {0} > $1 AND {0} <= $2", self.column);
+        let rows = client.query(&sql, &[&self.position, &upper]).ok()?;
         let ids = rows.iter().map(|row| row.get(0)).collect();
         self.reads.push(Read { after: self.position, settled: upper, ids });
-        // An id that was settled stays settled.
+        // An id that was settled stays settled. A crash forgets what is known of values.
         assert!(upper >= self.position || self.upper != SETTLED, "{upper} settled after {}", self.position);
         self.position = upper.max(self.position);
         Some(())
@@ -127,10 +128,13 @@ impl Consumer {
 }
 
 const SETTLED: &str = "SELECT snowflake_settled()";
-const NEWEST: &str = "SELECT coalesce(max(id), 0) FROM event";
+const SETTLED_VALUE: &str = "SELECT segment_settled('event')";
+/// By settled ids, by settled values, and up to the newest id.
+const CONSUMERS: [[&str; 2]; 3] =
+    [["id", SETTLED], ["value", SETTLED_VALUE], ["id", "SELECT coalesce(max(id), 0) FROM event"]];
 
 /// Steps the clock and reads, until so many rows were inserted.
-fn consume(storm: &Storm, consumers: &mut [Consumer; 2], until: usize) {
+fn consume(storm: &Storm, consumers: &mut [Consumer; 3], until: usize) {
     let mut client = None;
     for step in 0.. {
         if storm.inserted.load(Ordering::Relaxed) >= until {
@@ -146,7 +150,7 @@ fn consume(storm: &Storm, consumers: &mut [Consumer; 2], until: usize) {
     storm.cluster.clock().set_offset_ms(0);
 }
 
-fn run_storm(cluster: &Cluster, consumers: &mut [Consumer; 2], seed: u64) {
+fn run_storm(cluster: &Cluster, consumers: &mut [Consumer; 3], seed: u64) {
     let storm = Storm {
         cluster,
         inserted: AtomicUsize::new(0),
@@ -173,8 +177,12 @@ fn run_storm(cluster: &Cluster, consumers: &mut [Consumer; 2], seed: u64) {
 fn consumer_of_settled_ids_reads_each_row_once() {
     let builder = Cluster::builder().fake_clock().conf("max_connections", "300");
     let cluster = builder.conf("max_prepared_transactions", "200").start_with_extension();
-    cluster.execute("CREATE TABLE event (id bigint PRIMARY KEY DEFAULT snowflake_next(), writer int)");
-    let mut consumers = [SETTLED, NEWEST].map(Consumer::new);
+    cluster.execute("SELECT segment_create('event')");
+    cluster.execute(
+        "CREATE TABLE event (id bigint PRIMARY KEY DEFAULT snowflake_next(),
+            value bigint UNIQUE DEFAULT segment_next('event'), writer int)",
+    );
+    let mut consumers = CONSUMERS.map(Consumer::new);
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     for round in 0..rounds(1, 10) {
@@ -188,12 +196,18 @@ fn consumer_of_settled_ids_reads_each_row_once() {
         execute(&mut client, &format!("COMMIT PREPARED '{gid}'"));
     }
     consumers.iter_mut().for_each(|consumer| consumer.read(&mut client).expect("the server runs"));
-    let rows = ids(&mut client, "SELECT id FROM event");
-    let [settled, naive] = consumers;
-    let [verdict, naively] = [&settled, &naive].map(|consumer| settled::judge(&consumer.reads, &rows, &[]));
-    println!("settled reads: {verdict}\nthe naive consumer: {naively}");
-    verdict.assert_clean("settled reads");
-    assert!(naively.count(settled::MISSED) > 0, "no transaction has committed after a later id");
-    assert_eq!(settled.reads.iter().map(|read| read.ids.len()).sum::<usize>(), rows.len());
-    assert_eq!(value::<i64>(&mut client, SETTLED), settled.position);
+    let verdicts = consumers.each_ref().map(|consumer| {
+        let rows = ids(&mut client, &format!("SELECT {} FROM event", consumer.column));
+        let verdict = settled::judge(&consumer.reads, &rows, &[]);
+        println!("{}: {verdict}", consumer.upper);
+        let read = consumer.reads.iter().map(|read| read.ids.len()).sum::<usize>();
+        (verdict, read == rows.len())
+    });
+    let [ids, values, (naive, _)] = verdicts;
+    for (verdict, is_each_read_once) in [ids, values] {
+        verdict.assert_clean("settled reads");
+        assert!(is_each_read_once);
+    }
+    assert!(naive.count(settled::MISSED) > 0, "no transaction has committed after a later id");
+    assert_eq!(value::<i64>(&mut client, SETTLED), consumers[0].position);
 }

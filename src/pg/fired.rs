@@ -1,0 +1,178 @@
+//! The rows of a trigger that fires for any table: what a trigger in PL/pgSQL does with NEW and OLD, without knowing the
+//! columns.
+
+use super::datum;
+use super::spi::unexpected;
+use parking_lot::Mutex;
+use pgrx::prelude::*;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::ptr::null_mut;
+
+/// A trigger that fires, for each row or for a statement.
+#[derive(Clone, Copy)]
+pub struct Fired<'a>(&'a pg_sys::TriggerData);
+
+/// Why a trigger fires before a change.
+pub enum Before {
+    Insert { new: pg_sys::HeapTuple },
+    Update { old: pg_sys::HeapTuple, new: pg_sys::HeapTuple },
+    Delete { old: pg_sys::HeapTuple },
+    Truncate,
+}
+
+/// A column of a key, with its value in a row.
+struct KeyPart {
+    name: CString,
+    kind: pg_sys::Oid,
+    value: pg_sys::Datum,
+}
+
+impl<'a> Fired<'a> {
+    pub fn of(trigger: &'a PgTrigger) -> Self {
+        Self(trigger.trigger_data())
+    }
+
+    /// `None` for a trigger AFTER or INSTEAD OF a change, and for one of a statement, unless it is TRUNCATE.
+    pub fn before(self) -> Option<Before> {
+        let pg_sys::TriggerData { tg_event, tg_trigtuple: row, tg_newtuple: new, .. } = *self.0;
+        let is_of_row = tg_event & pg_sys::TRIGGER_EVENT_ROW != 0;
+        if tg_event & pg_sys::TRIGGER_EVENT_TIMINGMASK != pg_sys::TRIGGER_EVENT_BEFORE {
+            return None;
+        }
+        match (tg_event & pg_sys::TRIGGER_EVENT_OPMASK, is_of_row) {
+            (pg_sys::TRIGGER_EVENT_INSERT, true) => Some(Before::Insert { new: row }),
+            (pg_sys::TRIGGER_EVENT_UPDATE, true) => Some(Before::Update { old: row, new }),
+            (pg_sys::TRIGGER_EVENT_DELETE, true) => Some(Before::Delete { old: row }),
+            (pg_sys::TRIGGER_EVENT_TRUNCATE, false) => Some(Before::Truncate),
+            _ => None,
+        }
+    }
+
+    /// The number of a column of type bigint that has this name.
+    pub fn bigint_column(self, name: &CStr) -> Option<i32> {
+        // SAFETY: the description of an open table, and a C string.
+        unsafe {
+            let number = pg_sys::SPI_fnumber(self.columns(), name.as_ptr());
+            (number > 0 && pg_sys::SPI_gettypeid(self.columns(), number) == pg_sys::INT8OID).then_some(number)
+        }
+    }
+
+    /// The row with another value in a column of type bigint.
+    pub fn with_bigint(self, row: pg_sys::HeapTuple, mut column: i32, value: i64) -> pg_sys::HeapTuple {
+        let (mut value, mut is_null) = (value.into(), false);
+        // SAFETY: a row of the table and a number of its columns, with one value, of its type.
+        unsafe { pg_sys::heap_modify_tuple_by_cols(row, self.columns(), 1, &mut column, &mut value, &mut is_null) }
+    }
+
+    pub fn table_name(self) -> String {
+        // SAFETY: an open table has a name.
+        datum::name(unsafe { CStr::from_ptr((*(*self.relation()).rd_rel).relname.data.as_ptr()) })
+    }
+
+    /// True if the rows differ in the primary key. By the bytes: equal values of different bytes count as different.
+    pub fn has_other_key(self, old: pg_sys::HeapTuple, new: pg_sys::HeapTuple) -> bool {
+        self.key_columns().into_iter().any(|number| {
+            let [old, new] = [old, new].map(|row| self.value(row, number));
+            // SAFETY: a number of the columns; both values have its type.
+            unsafe {
+                let (mut length, mut by_value) = (0, false);
+                pg_sys::get_typlenbyval(pg_sys::SPI_gettypeid(self.columns(), number), &mut length, &mut by_value);
+                !pg_sys::datum_image_eq(old, new, by_value, length.into())
+            }
+        })
+    }
+
+    /// Inserts the primary key of a row into a table of the same schema, in columns of the same names, and a bigint into
+    /// another column, with the rights of the user. False if the table of the trigger has no primary key.
+    pub fn insert_key(self, row: pg_sys::HeapTuple, table: &CStr, column: &CStr, number: i64) -> bool {
+        let mut parts: Vec<KeyPart> = self.key_columns().into_iter().map(|column| self.part(row, column)).collect();
+        let has_key = !parts.is_empty();
+        if has_key {
+            parts.push(KeyPart { name: column.to_owned(), kind: pg_sys::INT8OID, value: number.into() });
+            insert(&self.sibling(table), &parts);
+        }
+        has_key
+    }
+
+    /// The columns of the primary key; none without one that is checked at once.
+    fn key_columns(self) -> Vec<i32> {
+        let kind = pg_sys::IndexAttrBitmapKind::INDEX_ATTR_BITMAP_PRIMARY_KEY;
+        // SAFETY: an open table; the set is a copy in the memory of the call.
+        let set = unsafe { pg_sys::RelationGetIndexAttrBitmap(self.relation(), kind) };
+        // SAFETY: as above.
+        let next = |member: &i32| unsafe { Some(pg_sys::bms_next_member(set, *member)).filter(|next| *next >= 0) };
+        std::iter::successors(next(&-1), next)
+            .map(|member| member + pg_sys::FirstLowInvalidHeapAttributeNumber)
+            .collect()
+    }
+
+    fn part(self, row: pg_sys::HeapTuple, number: i32) -> KeyPart {
+        // SAFETY: a number of the columns.
+        let (name, kind) = unsafe {
+            (CStr::from_ptr(pg_sys::SPI_fname(self.columns(), number)), pg_sys::SPI_gettypeid(self.columns(), number))
+        };
+        KeyPart { name: name.to_owned(), kind, value: self.value(row, number) }
+    }
+
+    /// A column of the primary key, which is never NULL.
+    fn value(self, row: pg_sys::HeapTuple, number: i32) -> pg_sys::Datum {
+        let mut is_null = false;
+        // SAFETY: a row of the table, and a number of its columns.
+        unsafe { pg_sys::SPI_getbinval(row, self.columns(), number, &mut is_null) }
+    }
+
+    /// A table in the schema of the trigger's table, quoted. No search path applies: it can be another role's.
+    fn sibling(self, table: &CStr) -> CString {
+        // SAFETY: an open table has a schema, and the names are C strings.
+        unsafe {
+            let schema = pg_sys::get_namespace_name((*(*self.relation()).rd_rel).relnamespace);
+            CStr::from_ptr(pg_sys::quote_qualified_identifier(schema, table.as_ptr())).to_owned()
+        }
+    }
+
+    fn relation(self) -> pg_sys::Relation {
+        self.0.tg_relation
+    }
+
+    fn columns(self) -> pg_sys::TupleDesc {
+        // SAFETY: the relation of a trigger is open while it fires.
+        unsafe { (*self.relation()).rd_att }
+    }
+}
+
+/// Plans of this process, by their text: one for each table with such a trigger. PostgreSQL plans again what has changed.
+static PLANS: Mutex<Option<HashMap<CString, usize>>> = Mutex::new(None);
+
+fn insert(table: &CStr, parts: &[KeyPart]) {
+    let quoted = |name: &CStr| unsafe { CStr::from_ptr(pg_sys::quote_identifier(name.as_ptr())) }.to_bytes().to_vec();
+    let names: Vec<Vec<u8>> = parts.iter().map(|part| quoted(&part.name)).collect();
+    let numbers: Vec<String> = (1..=parts.len()).map(|number| format!("${number}")).collect();
+    let values = numbers.join(", ").into_bytes();
+    let sql =
+        [b"INSERT INTO ", table.to_bytes(), b" (", &names.join(&b", "[..]), b") VALUES (", &values, b")"].concat();
+    let sql = CString::new(sql).expect("made of C strings");
+    let mut values: Vec<_> = parts.iter().map(|part| part.value).collect();
+    Spi::connect(|_| {
+        let kept = PLANS.lock().as_ref().and_then(|plans| plans.get(&sql).copied());
+        // SAFETY: connected to SPI; as many types and values as the statement has parameters. A plan that is kept is never
+        // freed.
+        let status = unsafe {
+            let plan = kept.map_or_else(|| prepare(&sql, parts), |plan| plan as pg_sys::SPIPlanPtr);
+            pg_sys::SPI_execute_plan(plan, values.as_mut_ptr(), null_mut(), false, 0)
+        };
+        Spi::check_status(status).unwrap_or_else(unexpected);
+    });
+}
+
+/// # Safety
+/// Connected to SPI.
+unsafe fn prepare(sql: &CString, parts: &[KeyPart]) -> pg_sys::SPIPlanPtr {
+    let mut types: Vec<_> = parts.iter().map(|part| part.kind).collect();
+    // SAFETY: a C string, and as many types as are said.
+    let plan = unsafe { pg_sys::SPI_prepare(sql.as_ptr(), types.len() as i32, types.as_mut_ptr()) };
+    // SAFETY: PostgreSQL raises what it cannot plan.
+    unsafe { pg_sys::SPI_keepplan(plan) };
+    PLANS.lock().get_or_insert_default().insert(sql.clone(), plan as usize);
+    plan
+}
