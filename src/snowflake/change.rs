@@ -38,11 +38,11 @@ fn snowflake_change(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {
     match before {
         Before::Insert { new } => fired.with_bigint(new, number, draw()),
         Before::Update { old, new } => {
-            let id = draw();
+            // Two ids, so that a consumer that reads in portions can stop between any two changes.
             if let Some(deleted) = deleted.filter(|_| fired.has_other_key(old, new)) {
-                keep_key(fired, old, (deleted, column), id);
+                keep_key(fired, old, (deleted, column), draw());
             }
-            fired.with_bigint(new, number, id)
+            fired.with_bigint(new, number, draw())
         }
         Before::Delete { old } => {
             let Some(deleted) = deleted else {

@@ -65,6 +65,7 @@ pages! {
     adopt_guide_runs_as_shown: "docs/guides/adopt.md",
     citus_guide_runs_as_shown: "docs/guides/citus.md",
     consumers_guide_runs_as_shown: "docs/guides/consumers.md",
+    changes_guide_runs_as_shown: "docs/guides/changes.md",
     django_guide_runs_as_shown: "docs/guides/django.md",
     drizzle_guide_runs_as_shown: "docs/guides/drizzle.md",
     jdbc_guide_runs_as_shown: "docs/guides/jdbc.md",

@@ -134,6 +134,7 @@ programs! {
     leader_survives: LEADER,
     observer_survives: OBSERVER,
     polling_consumer_survives: POLLING_CONSUMER,
+    search_index_survives: SEARCH_INDEX,
     segment_blocks_survive: SEGMENT_BLOCKS,
     sharded_worker_survives: SHARDED_WORKER,
     worker_ids_survive: WORKER_IDS,

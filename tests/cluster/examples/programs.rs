@@ -4,14 +4,14 @@ use idgen_testkit::ids::assert_distinct;
 use idgen_testkit::sql::{execute, value};
 
 use crate::site::Site;
-use crate::{leaders, read};
+use crate::{leaders, read, run_python};
 
 pub struct Program {
     /// Below `examples`.
     pub path: &'static str,
     /// A program in Python that runs in its place, and imports it.
     pub wrapper: Option<&'static str>,
-    /// ADDRESS is the connection string, OWNER another name for each copy.
+    /// ADDRESS is the connection string, OWNER another name for each copy, FILE another file.
     pub arguments: &'static [&'static str],
     /// By the superuser, after the SQL of the header.
     pub prepare: &'static str,
@@ -146,6 +146,26 @@ pub static POLLING_CONSUMER: Program = Program {
     },
 };
 
+pub static SEARCH_INDEX: Program = Program {
+    path: "python/search_index.py",
+    wrapper: None,
+    arguments: &["ADDRESS", "FILE"],
+    prepare: "",
+    work: |site| {
+        let turn = site.turns;
+        execute(
+            &mut site.client,
+            &format!(
+                "DELETE FROM product WHERE id % 7 = {turn} % 7;
+                 UPDATE product SET title = 'title {turn}', id = id + {turn} % 2 * (1::bigint << 40) WHERE id % 11 = {turn} % 11;
+                 INSERT INTO product (title) SELECT 'new in {turn}' FROM generate_series(1, 20)"
+            ),
+        );
+    },
+    done: printed_bytes,
+    check: indexes_are_in_step,
+};
+
 pub static SEGMENT_BLOCKS: Program = Program {
     path: "python/segment_blocks.py",
     wrapper: None,
@@ -224,4 +244,26 @@ fn printed_bytes(site: &mut Site) -> i64 {
 fn numbers_are_distinct(site: &mut Site) {
     let lines = site.copies.iter().flat_map(|copy| copy.lines());
     assert_distinct(lines.map(|line| line.parse::<i64>().expect("a number")).collect());
+}
+
+/// Each index that is whole has what the table had at the index's position. The table does not change during this.
+fn indexes_are_in_step(site: &mut Site) {
+    let lines = format!(
+        "
+import glob, psycopg, sqlite3, sys
+db = psycopg.connect(sys.argv[1])
+rows = {{key: (change, title) for key, change, title in db.execute('SELECT id, change, title FROM product')}}
+gone = dict(db.execute('SELECT id, max(change) FROM product_deleted GROUP BY id').fetchall())
+for file in glob.glob('{}/*.db'):
+    index = sqlite3.connect(file)
+    position, = index.execute('SELECT change FROM position').fetchone()
+    titles = dict(index.execute('SELECT rowid, title FROM product').fetchall())
+    for key in rows.keys() | titles.keys():
+        change, title = rows.get(key, (gone.get(key, 0), None))
+        assert change > position or title == titles.get(key), (file, key, change, position, title, titles.get(key))
+    print(file)
+",
+        site.directory().display()
+    );
+    assert!(!run_python(&site.cluster, "search_index.py", &lines).is_empty());
 }

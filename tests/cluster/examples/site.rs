@@ -51,6 +51,11 @@ impl Site {
         Site { program, cluster, client, proxy, copies: Vec::new(), turns: 0 }
     }
 
+    /// Where the programs may write.
+    pub fn directory(&self) -> PathBuf {
+        self.cluster.data_dir().with_file_name("")
+    }
+
     /// The program with its arguments, without an interpreter, for a role.
     fn arguments(&self, role: &str) -> Vec<String> {
         let (host, port) = (self.proxy.host(), self.proxy.port());
@@ -59,10 +64,12 @@ impl Site {
             false => self.proxy.conninfo().replace("user='postgres'", &format!("user='{role}'")),
         };
         let owner = format!("copy-{}", self.copies.len());
+        let file = self.directory().join(format!("{owner}.db"));
         self.program
             .arguments
             .iter()
             .map(|argument| argument.replace("ADDRESS", &address).replace("OWNER", &owner))
+            .map(|argument| argument.replace("FILE", file.to_str().expect("a path of ours")))
             .collect()
     }
 

@@ -20,6 +20,7 @@ SELECT count(*) FROM item_deleted;
 DELETE FROM item WHERE id = 2;
 UPDATE item SET id = 30 WHERE id = 3;
 SELECT id, change > :before AS is_new FROM item_deleted ORDER BY change;
+SELECT count(DISTINCT change) = count(*) AS differ FROM (TABLE item_deleted UNION ALL SELECT id, change FROM item) c;
 SELECT bool_and(change <= snowflake_settled()) AS are_settled FROM (TABLE item_deleted UNION ALL SELECT id, change FROM item) c;
 -- What the transaction undoes is not kept.
 BEGIN;

@@ -1,0 +1,159 @@
+"""Keeps a full-text index in step with a table: insertions, updates and deletions, each at least once and none missed.
+
+Needs psycopg 3, SQLite with FTS5, and these tables. Run the SQL as their owner; `app` is the role of the program:
+
+    CREATE TABLE product (
+        id     bigint PRIMARY KEY DEFAULT snowflake_next(),
+        title  text   NOT NULL,
+        change bigint NOT NULL
+    );
+    CREATE INDEX ON product (change);
+    CREATE TABLE product_deleted (id bigint NOT NULL, change bigint PRIMARY KEY);
+    CREATE TABLE product_forgotten (up_to bigint NOT NULL);
+    INSERT INTO product_forgotten VALUES (0);
+
+    CREATE TRIGGER change BEFORE INSERT OR UPDATE OR DELETE ON product
+        FOR EACH ROW EXECUTE FUNCTION snowflake_change('change', 'product_deleted');
+    CREATE TRIGGER no_truncate BEFORE TRUNCATE ON product
+        FOR EACH STATEMENT EXECUTE FUNCTION snowflake_change('change', 'product_deleted');
+    GRANT SELECT ON product, product_deleted, product_forgotten TO app;
+
+The index is a file of SQLite. The program runs until it is killed, or cannot reach the server: let a supervisor start
+it again. It continues where the index ends. Without a file it builds the index first, and shows it when it is whole:
+
+    python3 search_index.py 'host=db1 dbname=shop user=app' products.db
+
+To rebuild an index, start the program with another file, and rename that when the program prints that it is whole.
+
+Guaranteed: the index has every row as it was at the index's position or later, and no row that was deleted before.
+Not guaranteed: that it has each version of a row, and rows whose trigger was disabled.
+"""
+
+import contextlib
+import os
+import socket
+import sqlite3
+import sys
+import threading
+import time
+
+import psycopg
+
+PAUSE = 0.5         # Seconds between two reads, when nothing has changed.
+PATIENCE = 60.0     # Seconds for one read.
+LIMIT = 1000        # Changes in one read.
+
+# What has changed, in the order of the changes. A deleted key counts only if there is no such row again: in one
+# statement, so that both are of one moment.
+CHANGES = """
+    SELECT change, id, title FROM product WHERE change > %(after)s AND change <= %(settled)s
+    UNION ALL
+    SELECT change, id, NULL FROM product_deleted AS deleted WHERE change > %(after)s AND change <= %(settled)s
+        AND NOT EXISTS (SELECT FROM product WHERE product.id = deleted.id)
+    ORDER BY change LIMIT %(limit)s"""
+
+
+@contextlib.contextmanager
+def deadline(db, seconds):
+    """Cuts the connection when the time is over. Nothing else ends the wait for a server process that is frozen."""
+    # A duplicate: the number of a closed descriptor may be used again.
+    end = socket.socket(fileno=os.dup(db.fileno()))
+    timer = threading.Timer(seconds, end.shutdown, [socket.SHUT_RDWR])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        end.close()
+
+
+def open_index(file):
+    """The index, and whether it is whole. Its position is in the same file, so both change together."""
+    index = sqlite3.connect(file, isolation_level=None, timeout=PATIENCE)
+    index.execute("CREATE TABLE IF NOT EXISTS position (one INTEGER PRIMARY KEY CHECK (one = 1), change INTEGER)")
+    index.execute("CREATE VIRTUAL TABLE IF NOT EXISTS product USING fts5 (title)")
+    return index
+
+
+def position(index):
+    row = index.execute("SELECT change FROM position").fetchone()
+    return row and row[0]
+
+
+def write(index, rows, change):
+    """Applies rows, and moves the position, in one transaction of the index. A row without a title is deleted."""
+    index.execute("BEGIN IMMEDIATE")
+    try:
+        index.executemany("DELETE FROM product WHERE rowid = ?", [(key,) for _, key, _ in rows])
+        titles = [(key, title) for _, key, title in rows if title is not None]
+        index.executemany("INSERT INTO product (rowid, title) VALUES (?, ?)", titles)
+        index.execute("INSERT INTO position VALUES (1, ?) ON CONFLICT (one) DO UPDATE SET change = excluded.change",
+                      [change])
+        index.execute("COMMIT")
+    except BaseException:
+        index.execute("ROLLBACK")
+        raise
+
+
+def build(db, file):
+    """Copies the table into a file of another name, which then takes the place of the index."""
+    new = f"{file}.new"
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(new)
+    with contextlib.closing(open_index(new)) as index:
+        # Before the rows are read: what changes meanwhile is read again.
+        with deadline(db, PATIENCE):
+            begin, = db.execute("SELECT snowflake_settled()").fetchone()
+        last = -1
+        while True:
+            with deadline(db, PATIENCE):
+                rows = db.execute("SELECT NULL, id, title FROM product WHERE id > %s ORDER BY id LIMIT %s",
+                                  [last, LIMIT]).fetchall()
+            if not rows:
+                break
+            write(index, rows, begin)
+            last = rows[-1][1]
+        write(index, [], begin)
+    os.rename(new, file)
+
+
+def follow(db, index):
+    """Applies the next changes. Returns how many; None if some were forgotten before the index has read them."""
+    after = position(index)
+    with deadline(db, PATIENCE):
+        # In a statement of its own: the next one then sees all rows up to this id.
+        settled, = db.execute("SELECT snowflake_settled()").fetchone()
+        changes = db.execute(CHANGES, {"after": after, "settled": settled, "limit": LIMIT}).fetchall()
+        # Last: forget() raises the bound before it deletes.
+        forgotten, = db.execute("SELECT up_to FROM product_forgotten").fetchone()
+    if forgotten > after:
+        return None
+    last = changes[-1][0] if len(changes) == LIMIT else max(after, settled)
+    if last > after:
+        write(index, changes, last)
+    return len(changes)
+
+
+def run(conninfo, file):
+    with psycopg.connect(conninfo, autocommit=True, prepare_threshold=None, connect_timeout=10) as db:
+        with deadline(db, PATIENCE):
+            # Also where another one is the default: each statement must see what other transactions have committed.
+            db.execute("SET default_transaction_isolation = 'read committed'")
+            db.execute(f"SET statement_timeout = '{PATIENCE}s'")
+        while True:
+            if not os.path.exists(file):
+                build(db, file)
+                print("whole", flush=True)
+            with contextlib.closing(open_index(file)) as index:
+                while (applied := follow(db, index)) is not None:
+                    if applied:
+                        print(f"{applied} changes", flush=True)
+                    else:
+                        time.sleep(PAUSE)
+            os.remove(file)
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:])
