@@ -33,6 +33,23 @@ fn values_that_are_asked_for_one_by_one_are_in_one_order() {
     }
 }
 
+/// A reader draws a value itself, because none is in memory.
+#[test]
+fn open_transaction_holds_settled_values_back_on_each_server() {
+    let coordinator = coordinator(Cluster::builder());
+    let servers = [0, 1].map(|_| in_order(&coordinator.conninfo()));
+    let [mut open, mut other, mut elsewhere] = [&servers[0], &servers[0], &servers[1]].map(Cluster::client);
+    execute(&mut open, "BEGIN");
+    let held: i64 = value(&mut open, "SELECT segment_next('t')");
+    let [later, there]: [i64; 2] = [&mut other, &mut elsewhere].map(|client| value(client, "SELECT segment_next('t')"));
+    assert!(held < later && later < there);
+    let settled = "SELECT segment_settled('t')";
+    assert!(value::<i64>(&mut other, settled) < held);
+    assert!(value::<i64>(&mut elsewhere, settled) > there, "no transaction is open there");
+    execute(&mut open, "COMMIT");
+    assert!(value::<i64>(&mut other, settled) > later);
+}
+
 #[test]
 fn sessions_that_wait_together_leave_no_gap() {
     let coordinator = coordinator(Cluster::builder());
