@@ -159,7 +159,7 @@ bench: bench-deps install ## measure the speed; BENCH=ids, segments, locks, leas
 	@rm -rf $(NOOP)
 	@$(PGRX_PACKAGE) --package idgen-bench-noop $(FEATURES) --pg-config $(PG_CONFIG) --out-dir $(NOOP) >/dev/null
 	@$(CARGO) run --release -p idgen-bench -- $(BENCH) --out target/bench \
-	  --noop "$(NOOP)$$($(PG_CONFIG) --pkglibdir)/idgen_bench_noop.so"
+	  --noop "$(NOOP)$$($(PG_CONFIG) --pkglibdir)/idgen_bench_noop.so" --pgedge "$$(scripts/pgedge-snowflake.sh)"
 
 chart: rust ## draw the charts and write the tables of docs/performance.md from the report of `make bench`
 	@$(CARGO) run -q -p idgen-bench --bin chart -- target/bench/report.json docs

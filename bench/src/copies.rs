@@ -5,6 +5,7 @@ use crate::harness::comparison::Comparison;
 use crate::harness::report::{Section, Table};
 use crate::harness::scale::Scale;
 use crate::harness::server::{Server, seconds, wal_bytes};
+use crate::peers::pgedge;
 use idgen_testkit::sql::execute;
 use postgres::Client;
 
@@ -23,7 +24,7 @@ const DEFAULT: &[&str] = &["COPY copied (n, item) FROM '$dir/bench-rows'"];
 
 pub fn copies(server: &Server, scale: &Scale, section: &mut Section) {
     const BIGINT: &str = "bigint";
-    let loads = [
+    let mut loads = vec![
         (NEXTVAL, Load { column: "bigint DEFAULT nextval('seq_1')", statements: DEFAULT }),
         ("`nextval`, `CACHE 32`", Load { column: "bigint DEFAULT nextval('seq_32')", statements: DEFAULT }),
         (SNOWFLAKE, Load { column: "bigint DEFAULT snowflake_next()", statements: DEFAULT }),
@@ -42,6 +43,8 @@ pub fn copies(server: &Server, scale: &Scale, section: &mut Section) {
             },
         ),
     ];
+    let [name, column] = pgedge::DEFAULT.into();
+    loads.extend(pgedge::contender(server).map(|_| (name, Load { column, statements: DEFAULT })));
     let mut client = server.client();
     let dir = server.cluster.data_dir().display().to_string();
     let count = scale.rows;

@@ -9,6 +9,7 @@ use crate::harness::samples::Samples;
 use crate::harness::scale::Scale;
 use crate::harness::server::{self, Server, cpu_ns, seconds};
 use crate::harness::source::{Contender, EMPTY_LOOP, NOOP, SERIES, Source};
+use crate::peers::pgedge;
 use crate::{copies, lead, public_ids};
 use idgen_testkit::Cluster;
 use idgen_testkit::sql::{PATIENCE, backend_pid, execute, row, value};
@@ -55,7 +56,7 @@ fn generators(server: &Server) -> Generators {
             ("uuidv7_next, `node`", Source::Expression("uuidv7_next(node => true)")),
             ("uuidv7_next_many", Source::SetReturning("uuidv7_next_many($n)")),
         ],
-        others: others.into_iter().chain(uuidv7).collect(),
+        others: others.into_iter().chain(uuidv7).chain(pgedge::contender(server)).collect(),
     }
 }
 
@@ -82,6 +83,7 @@ fn insert(server: &Server, scale: &Scale, section: &mut Section) {
         ("gen_random_uuid", "uuid DEFAULT gen_random_uuid()"),
     ];
     keys.extend(server.has_function("uuidv7").then_some(("uuidv7", "uuid DEFAULT uuidv7()")));
+    keys.extend(pgedge::contender(server).map(|_| pgedge::DEFAULT));
     inserts(server, scale, keys, &[SNOWFLAKE, SECONDS], section);
 }
 

@@ -35,6 +35,9 @@ struct Options {
     /// The library of idgen-bench-noop
     #[arg(long, value_name = "FILE")]
     noop: PathBuf,
+    /// The library of pgEdge's snowflake; empty to leave it out
+    #[arg(long, value_name = "FILE", default_value = "")]
+    pgedge: PathBuf,
     /// The directory for the report, as JSON and as Markdown
     #[arg(long, value_name = "DIRECTORY")]
     out: PathBuf,
@@ -69,6 +72,7 @@ fn main() {
     let scale = if options.quick { Scale::quick() } else { Scale::full() };
     let server = Server::start(options.noop.clone());
     peers::sql::create(&server);
+    peers::pgedge::create(&server, &options.pgedge);
     let mut report = Report { command: command(&options), machine: server.machine(), sections: Vec::new() };
     // A quick run does not overwrite a real report.
     let name = if options.quick { "quick" } else { "report" };

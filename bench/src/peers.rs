@@ -1,6 +1,7 @@
 //! What users would take instead of idgen: SQL of their own, and other servers on the same machine and disk.
 
 pub mod etcd;
+pub mod pgedge;
 pub mod redis;
 pub mod sql;
 

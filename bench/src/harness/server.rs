@@ -4,7 +4,7 @@ use super::machine::Machine;
 use idgen_testkit::sql::{execute, value};
 use idgen_testkit::{Builder, Cluster};
 use postgres::Client;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Sized for this load, without background activity that would disturb a measurement.
@@ -44,15 +44,19 @@ impl Server {
     }
 
     fn start_with(builder: Builder, noop: PathBuf) -> Self {
-        let cluster = builder.start_with_extension();
-        // The server may run as a user that cannot read the build directory.
-        let library = cluster.data_dir().join("idgen_bench_noop.so");
-        std::fs::copy(&noop, &library).unwrap_or_else(|error| panic!("{}: {error}", noop.display()));
-        cluster.execute(&format!(
+        let server = Self { cluster: builder.start_with_extension(), noop };
+        server.cluster.execute(&format!(
             "CREATE FUNCTION noop() RETURNS bigint VOLATILE PARALLEL SAFE LANGUAGE c AS '{}', 'noop_wrapper'",
-            library.display()
+            server.copied(&server.noop).display()
         ));
-        Self { cluster, noop }
+        server
+    }
+
+    /// A copy of a library: the server may run as a user that cannot read the build directory.
+    pub fn copied(&self, library: &Path) -> PathBuf {
+        let copy = self.cluster.data_dir().join(library.file_name().expect("a file"));
+        std::fs::copy(library, &copy).unwrap_or_else(|error| panic!("{}: {error}", library.display()));
+        copy
     }
 
     pub fn client(&self) -> Client {
