@@ -61,8 +61,10 @@ impl<'a> Fired<'a> {
     /// The row with another value in a column of type bigint.
     pub fn with_bigint(self, row: pg_sys::HeapTuple, mut column: i32, value: i64) -> pg_sys::HeapTuple {
         let (mut value, mut is_null) = (value.into(), false);
+        // Pointers to constants from PostgreSQL 17 on.
+        let (column, value, is_null) = (&raw mut column, &raw mut value, &raw mut is_null);
         // SAFETY: a row of the table and a number of its columns, with one value, of its type.
-        unsafe { pg_sys::heap_modify_tuple_by_cols(row, self.columns(), 1, &mut column, &mut value, &mut is_null) }
+        unsafe { pg_sys::heap_modify_tuple_by_cols(row, self.columns(), 1, column, value, is_null) }
     }
 
     pub fn table_name(self) -> String {
