@@ -64,15 +64,13 @@ impl OpenDraws {
     /// At each event of a transaction of this process, also if it draws nothing: a worker may have drawn for it.
     pub fn at_xact_event(&self, event: pg_sys::XactEvent::Type) {
         use pg_sys::XactEvent::*;
-        // A worker of a parallel query commits a transaction of its own before it joins its leader's.
-        let own = self.own().filter(|_| !session::is_parallel_worker());
-        let Some(earliest) = own else {
-            return;
-        };
         match event {
-            XACT_EVENT_PRE_PREPARE => self.keep_prepared(earliest.get()),
-            // PostgreSQL has made the transaction's rows visible, and all its workers have ended.
-            XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE => earliest.clear(),
+            XACT_EVENT_PRE_PREPARE => self.keep_prepared(self.own().and_then(EarliestDraw::get)),
+            // PostgreSQL has made the transaction's rows visible, and all its workers have ended. A worker commits a
+            // transaction of its own before it joins its leader's.
+            XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE if !session::is_parallel_worker() => {
+                self.own().into_iter().for_each(EarliestDraw::clear);
+            }
             _ => {}
         }
     }

@@ -147,6 +147,7 @@ impl<'a> Fired<'a> {
 static PLANS: Mutex<Option<HashMap<CString, usize>>> = Mutex::new(None);
 
 fn insert(table: &CStr, parts: &[KeyPart]) {
+    // SAFETY: a C string; the result is copied at once.
     let quoted = |name: &CStr| unsafe { CStr::from_ptr(pg_sys::quote_identifier(name.as_ptr())) }.to_bytes().to_vec();
     let names: Vec<Vec<u8>> = parts.iter().map(|part| quoted(&part.name)).collect();
     let numbers: Vec<String> = (1..=parts.len()).map(|number| format!("${number}")).collect();

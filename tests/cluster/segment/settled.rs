@@ -37,6 +37,7 @@ fn open_transaction_holds_settled_values_back_until_it_ends() {
         ["BEGIN; SAVEPOINT s", next, "ROLLBACK TO s; SELECT segment_next('t')", "COMMIT"],
         [same_statement, next, "", "COMMIT"],
         [cursor, "FETCH c", "", "CLOSE ALL; COMMIT"],
+        ["BEGIN; COPY row (n) FROM PROGRAM 'echo 1'", "SELECT max(id) FROM row", "", "COMMIT"],
     ];
     let script: String = turns.iter().map(|case| filled_in(turn, ["BEGIN", "DRAW", "AFTER", "ENDING"], case)).collect();
     let cluster = with_segment(Cluster::builder(), 1000);
