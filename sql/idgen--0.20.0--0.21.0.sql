@@ -3,7 +3,7 @@
 CREATE FUNCTION snowflake_change() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'snowflake_change_wrapper';
 COMMENT ON FUNCTION snowflake_change() IS
-    'trigger BEFORE INSERT OR UPDATE OR DELETE: draws an id into a column, and keeps the keys of deleted rows in a table';
+    'trigger: draws an id into a column before an insertion or update; keeps the keys of deleted rows in a table after it';
 
 CREATE FUNCTION uuidv7_settled() RETURNS uuid
 PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', 'uuidv7_settled_wrapper';

@@ -116,7 +116,7 @@ COMMENT ON FUNCTION snowflake_settled(text) IS
 CREATE FUNCTION snowflake_change() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'snowflake_change_wrapper';
 COMMENT ON FUNCTION snowflake_change() IS
-    'trigger BEFORE INSERT OR UPDATE OR DELETE: draws an id into a column, and keeps the keys of deleted rows in a table';
+    'trigger: draws an id into a column before an insertion or update; keeps the keys of deleted rows in a table after it';
 
 CREATE FUNCTION idgen.stat_get_snowflake(
     OUT layout text, OUT datacenter int, OUT worker int, OUT last_id bigint, OUT last_time timestamptz,

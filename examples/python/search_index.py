@@ -12,10 +12,12 @@ Needs psycopg 3, SQLite with FTS5, and these tables. Run the SQL as their owner;
     CREATE TABLE product_forgotten (up_to bigint NOT NULL);
     INSERT INTO product_forgotten VALUES (0);
 
-    CREATE TRIGGER change BEFORE INSERT OR UPDATE OR DELETE ON product
+    CREATE TRIGGER change BEFORE INSERT OR UPDATE ON product
+        FOR EACH ROW EXECUTE FUNCTION snowflake_change('change');
+    CREATE TRIGGER keep_key AFTER UPDATE OR DELETE ON product
         FOR EACH ROW EXECUTE FUNCTION snowflake_change('change', 'product_deleted');
     CREATE TRIGGER no_truncate BEFORE TRUNCATE ON product
-        FOR EACH STATEMENT EXECUTE FUNCTION snowflake_change('change', 'product_deleted');
+        FOR EACH STATEMENT EXECUTE FUNCTION snowflake_change();
     GRANT SELECT ON product, product_deleted, product_forgotten TO app;
 
 The index is a file of SQLite. The program runs until it is killed, or cannot reach the server: let a supervisor start
@@ -23,7 +25,8 @@ it again. It continues where the index ends. Without a file it builds the index 
 
     python3 search_index.py 'host=db1 dbname=shop user=app' products.db
 
-To rebuild an index, start the program with another file, and rename that when the program prints that it is whole.
+To rebuild an index, start the program with another file. When it prints that the index is whole, search in that file,
+and end the first program.
 
 Guaranteed: the index has every row as it was at the index's position or later, and no row that was deleted before.
 Not guaranteed: that it has each version of a row, and rows whose trigger was disabled.
@@ -142,8 +145,9 @@ def run(conninfo, file):
             # Also where another one is the default: each statement must see what other transactions have committed.
             db.execute("SET default_transaction_isolation = 'read committed'")
             db.execute(f"SET statement_timeout = '{PATIENCE}s'")
+        is_whole = os.path.exists(file)
         while True:
-            if not os.path.exists(file):
+            if not is_whole:
                 build(db, file)
                 print("whole", flush=True)
             with contextlib.closing(open_index(file)) as index:
@@ -152,7 +156,8 @@ def run(conninfo, file):
                         print(f"{applied} changes", flush=True)
                     else:
                         time.sleep(PAUSE)
-            os.remove(file)
+            # Serves until another one takes its place.
+            is_whole = False
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ use std::ptr::null_mut;
 #[derive(Clone, Copy)]
 pub struct Fired<'a>(&'a pg_sys::TriggerData);
 
-/// Why a trigger fires before a change.
-pub enum Before {
-    Insert { new: pg_sys::HeapTuple },
-    Update { old: pg_sys::HeapTuple, new: pg_sys::HeapTuple },
-    Delete { old: pg_sys::HeapTuple },
-    Truncate,
+/// When and why a trigger fires.
+pub enum Moment {
+    BeforeInsertOrUpdate { new: pg_sys::HeapTuple },
+    AfterUpdate { old: pg_sys::HeapTuple, new: pg_sys::HeapTuple },
+    AfterDelete { old: pg_sys::HeapTuple },
+    BeforeTruncate,
 }
 
 /// A column of a key, with its value in a row.
@@ -33,18 +33,18 @@ impl<'a> Fired<'a> {
         Self(trigger.trigger_data())
     }
 
-    /// `None` for a trigger AFTER or INSTEAD OF a change, and for one of a statement, unless it is TRUNCATE.
-    pub fn before(self) -> Option<Before> {
+    /// `None` for another trigger.
+    pub fn moment(self) -> Option<Moment> {
         let pg_sys::TriggerData { tg_event, tg_trigtuple: row, tg_newtuple: new, .. } = *self.0;
         let is_of_row = tg_event & pg_sys::TRIGGER_EVENT_ROW != 0;
-        if tg_event & pg_sys::TRIGGER_EVENT_TIMINGMASK != pg_sys::TRIGGER_EVENT_BEFORE {
-            return None;
-        }
-        match (tg_event & pg_sys::TRIGGER_EVENT_OPMASK, is_of_row) {
-            (pg_sys::TRIGGER_EVENT_INSERT, true) => Some(Before::Insert { new: row }),
-            (pg_sys::TRIGGER_EVENT_UPDATE, true) => Some(Before::Update { old: row, new }),
-            (pg_sys::TRIGGER_EVENT_DELETE, true) => Some(Before::Delete { old: row }),
-            (pg_sys::TRIGGER_EVENT_TRUNCATE, false) => Some(Before::Truncate),
+        let is_before = tg_event & pg_sys::TRIGGER_EVENT_TIMINGMASK == pg_sys::TRIGGER_EVENT_BEFORE;
+        let is_after = tg_event & pg_sys::TRIGGER_EVENT_TIMINGMASK == pg_sys::TRIGGER_EVENT_AFTER;
+        match tg_event & pg_sys::TRIGGER_EVENT_OPMASK {
+            pg_sys::TRIGGER_EVENT_INSERT if is_before && is_of_row => Some(Moment::BeforeInsertOrUpdate { new: row }),
+            pg_sys::TRIGGER_EVENT_UPDATE if is_before && is_of_row => Some(Moment::BeforeInsertOrUpdate { new }),
+            pg_sys::TRIGGER_EVENT_UPDATE if is_after && is_of_row => Some(Moment::AfterUpdate { old: row, new }),
+            pg_sys::TRIGGER_EVENT_DELETE if is_after && is_of_row => Some(Moment::AfterDelete { old: row }),
+            pg_sys::TRIGGER_EVENT_TRUNCATE if is_before => Some(Moment::BeforeTruncate),
             _ => None,
         }
     }
@@ -86,19 +86,15 @@ impl<'a> Fired<'a> {
     }
 
     /// Inserts the primary key of a row into a table of the same schema, in columns of the same names, and a bigint into
-    /// another column, with the rights of the user. False if the table of the trigger has no primary key.
+    /// another column, with the rights of the user. False if that inserts no row.
     pub fn insert_key(self, row: pg_sys::HeapTuple, table: &CStr, column: &CStr, number: i64) -> bool {
         let mut parts: Vec<KeyPart> = self.key_columns().into_iter().map(|column| self.part(row, column)).collect();
-        let has_key = !parts.is_empty();
-        if has_key {
-            parts.push(KeyPart { name: column.to_owned(), kind: pg_sys::INT8OID, value: number.into() });
-            insert(&self.sibling(table), &parts);
-        }
-        has_key
+        parts.push(KeyPart { name: column.to_owned(), kind: pg_sys::INT8OID, value: number.into() });
+        insert(&self.sibling(table), &parts) == 1
     }
 
     /// The columns of the primary key; none without one that is checked at once.
-    fn key_columns(self) -> Vec<i32> {
+    pub fn key_columns(self) -> Vec<i32> {
         let kind = pg_sys::IndexAttrBitmapKind::INDEX_ATTR_BITMAP_PRIMARY_KEY;
         // SAFETY: an open table; the set is a copy in the memory of the call.
         let set = unsafe { pg_sys::RelationGetIndexAttrBitmap(self.relation(), kind) };
@@ -124,11 +120,21 @@ impl<'a> Fired<'a> {
         unsafe { pg_sys::SPI_getbinval(row, self.columns(), number, &mut is_null) }
     }
 
-    /// A table in the schema of the trigger's table, quoted. No search path applies: it can be another role's.
+    /// A table in the schema of the trigger's table, or of the partitioned table that this is a part of; quoted. No search path
+    /// applies: it can be another role's.
     fn sibling(self, table: &CStr) -> CString {
-        // SAFETY: an open table has a schema, and the names are C strings.
+        // SAFETY: an open relation; the list is of OIDs, and the last is that of the root, which is locked with its parts. It has
+        // a schema, and the names are C strings.
         unsafe {
-            let schema = pg_sys::get_namespace_name((*(*self.relation()).rd_rel).relnamespace);
+            let relation = &*self.relation();
+            let root = match (*relation.rd_rel).relispartition {
+                true => {
+                    let ancestors = pg_sys::get_partition_ancestors(relation.rd_id);
+                    pg_sys::list_nth_oid(ancestors, (*ancestors).length - 1)
+                }
+                false => relation.rd_id,
+            };
+            let schema = pg_sys::get_namespace_name(pg_sys::get_rel_namespace(root));
             CStr::from_ptr(pg_sys::quote_qualified_identifier(schema, table.as_ptr())).to_owned()
         }
     }
@@ -143,10 +149,15 @@ impl<'a> Fired<'a> {
     }
 }
 
-/// Plans of this process, by their text: one for each table with such a trigger. PostgreSQL plans again what has changed.
-static PLANS: Mutex<Option<HashMap<CString, usize>>> = Mutex::new(None);
+/// Plans of this process, by their text and the types of their parameters: one for each table with such a trigger. PostgreSQL
+/// plans again what has changed.
+static PLANS: Mutex<Option<HashMap<Statement, usize>>> = Mutex::new(None);
 
-fn insert(table: &CStr, parts: &[KeyPart]) {
+/// A text, and the types of its parameters.
+type Statement = (CString, Vec<pg_sys::Oid>);
+
+/// Returns how many rows were inserted.
+fn insert(table: &CStr, parts: &[KeyPart]) -> u64 {
     // SAFETY: a C string; the result is copied at once.
     let quoted = |name: &CStr| unsafe { CStr::from_ptr(pg_sys::quote_identifier(name.as_ptr())) }.to_bytes().to_vec();
     let names: Vec<Vec<u8>> = parts.iter().map(|part| quoted(&part.name)).collect();
@@ -154,28 +165,30 @@ fn insert(table: &CStr, parts: &[KeyPart]) {
     let values = numbers.join(", ").into_bytes();
     let sql =
         [b"INSERT INTO ", table.to_bytes(), b" (", &names.join(&b", "[..]), b") VALUES (", &values, b")"].concat();
-    let sql = CString::new(sql).expect("made of C strings");
+    let statement: Statement =
+        (CString::new(sql).expect("made of C strings"), parts.iter().map(|part| part.kind).collect());
     let mut values: Vec<_> = parts.iter().map(|part| part.value).collect();
     Spi::connect(|_| {
-        let kept = PLANS.lock().as_ref().and_then(|plans| plans.get(&sql).copied());
-        // SAFETY: connected to SPI; as many types and values as the statement has parameters. A plan that is kept is never
-        // freed.
-        let status = unsafe {
-            let plan = kept.map_or_else(|| prepare(&sql, parts), |plan| plan as pg_sys::SPIPlanPtr);
-            pg_sys::SPI_execute_plan(plan, values.as_mut_ptr(), null_mut(), false, 0)
-        };
-        Spi::check_status(status).unwrap_or_else(unexpected);
-    });
+        let kept = PLANS.lock().as_ref().and_then(|plans| plans.get(&statement).copied());
+        // SAFETY: connected to SPI; as many values, of its types, as the statement has parameters. A plan that is kept is
+        // never freed.
+        unsafe {
+            let plan = kept.map_or_else(|| prepare(statement), |plan| plan as pg_sys::SPIPlanPtr);
+            let status = pg_sys::SPI_execute_plan(plan, values.as_mut_ptr(), null_mut(), false, 0);
+            Spi::check_status(status).unwrap_or_else(unexpected);
+            pg_sys::SPI_processed
+        }
+    })
 }
 
 /// # Safety
 /// Connected to SPI.
-unsafe fn prepare(sql: &CString, parts: &[KeyPart]) -> pg_sys::SPIPlanPtr {
-    let mut types: Vec<_> = parts.iter().map(|part| part.kind).collect();
+unsafe fn prepare(statement: Statement) -> pg_sys::SPIPlanPtr {
+    let (sql, mut types) = statement.clone();
     // SAFETY: a C string, and as many types as are said.
     let plan = unsafe { pg_sys::SPI_prepare(sql.as_ptr(), types.len() as i32, types.as_mut_ptr()) };
     // SAFETY: PostgreSQL raises what it cannot plan.
     unsafe { pg_sys::SPI_keepplan(plan) };
-    PLANS.lock().get_or_insert_default().insert(sql.clone(), plan as usize);
+    PLANS.lock().get_or_insert_default().insert(statement, plan as usize);
     plan
 }

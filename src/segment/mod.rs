@@ -148,14 +148,11 @@ struct Drawing<'a> {
 
 impl Drawing<'_> {
     fn draw(mut self) -> ValueRun {
-        match self.next_run() {
-            Some(run) => run,
-            None => self.refuse(),
-        }
+        self.next_run().unwrap_or_else(|ended| self.refuse(&ended))
     }
 
-    /// The next values; `None` if the row has too few.
-    fn next_run(&mut self) -> Option<ValueRun> {
+    /// The next values, or the row if that has too few.
+    fn next_run(&mut self) -> Result<ValueRun, Box<TagRow>> {
         self.attached.follow_statement();
         let mut waiting: Option<RefillWait> = None;
         let mut dry_since: Option<Instant> = None;
@@ -164,9 +161,11 @@ impl Drawing<'_> {
                 self.attach_again(waiting.take());
             }
             let Some(shared) = self.attached.source.ring() else {
-                let run = attach::draw_uncommitted(self.attached.row.key.creation, self.want, self.is_block);
-                if run.is_some() || self.has_ended() {
-                    return run;
+                if let Some(run) = attach::draw_uncommitted(self.attached.row.key.creation, self.want, self.is_block) {
+                    return Ok(run);
+                }
+                if let Some(row) = self.ended_or_attached_again() {
+                    return Err(Box::new(row));
                 }
                 continue;
             };
@@ -179,7 +178,7 @@ impl Drawing<'_> {
                     if let Some(waiting) = waiting {
                         waiting.end();
                     }
-                    return Some(run);
+                    return Ok(run);
                 }
                 Ok(Draw::Dry) => {
                     let waited = dry_since.map(|since| since.elapsed());
@@ -187,8 +186,8 @@ impl Drawing<'_> {
                     let wait = waiting.get_or_insert_with(|| RefillWait::begin(index, self.want));
                     if wait.is_exhausted() {
                         waiting.take().into_iter().for_each(RefillWait::end);
-                        if self.has_ended() {
-                            return None;
+                        if let Some(row) = self.ended_or_attached_again() {
+                            return Err(Box::new(row));
                         }
                     } else {
                         wait.go_on(self, waited);
@@ -224,30 +223,26 @@ impl Drawing<'_> {
         *self.attached = same.unwrap_or_else(|| attach::look_up(&tag));
     }
 
-    /// True unless the row has changed since this process attached to it: then it attaches to the row as it is now.
-    fn has_ended(&mut self) -> bool {
-        let row = self.row();
+    /// The row, which has no more values, unless it has changed since this process attached to it: then it attaches to the row
+    /// as it is now.
+    fn ended_or_attached_again(&mut self) -> Option<TagRow> {
+        let tag = self.tag();
+        let row = store::find(&tag).unwrap_or_else(|| errors::unknown(&tag).raise()).row;
         let is_same = (row.key, row.version) == (self.attached.row.key, self.attached.row.version);
         if !is_same {
-            *self.attached = attach::look_up(&self.tag());
+            *self.attached = attach::look_up(&tag);
         }
-        is_same
+        is_same.then_some(row)
     }
 
-    /// The row has no more values.
-    fn refuse(&self) -> ! {
-        let (tag, row) = (self.tag(), self.row());
-        if row.is_detached() {
+    fn refuse(&self, ended: &TagRow) -> ! {
+        let tag = self.tag();
+        if ended.is_detached() {
             fleet::errors::detached(&tag).raise();
-        } else if row.link.is_attached() {
+        } else if ended.link.is_attached() {
             fleet::errors::exhausted(&tag).raise();
         }
-        errors::exhausted(&tag, row.definition.upper_bound).raise();
-    }
-
-    fn row(&self) -> TagRow {
-        let tag = self.tag();
-        store::find(&tag).unwrap_or_else(|| errors::unknown(&tag).raise()).row
+        errors::exhausted(&tag, ended.definition.upper_bound).raise();
     }
 
     fn tag(&self) -> Cow<'_, str> {

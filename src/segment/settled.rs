@@ -1,14 +1,15 @@
 //! `segment_settled`: a value at or below which nothing can still be committed on this server. See
 //! [`idgen_core::segment::settled`].
 
-use super::state::{Segments, SharedRing, in_tenancy, ring};
+use super::state::{SEGMENTS, SharedRing, in_tenancy, ring};
 use super::{Drawing, attach};
 use crate::draws::{self, OpenDraws};
 use crate::error::Check;
 use crate::pg::advisory_lock::LockKind;
 use crate::pg::function::CallSite;
 use crate::shmem::Part;
-use idgen_core::segment::settled::Reading;
+use idgen_core::segment::TagKey;
+use idgen_core::segment::settled::{Reading, Scan};
 use idgen_core::tenancy::Ended;
 use pgrx::prelude::*;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -75,34 +76,41 @@ fn segment_settled(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with one argument as declared.
     let site = unsafe { CallSite::new(fcinfo, Some(0)) };
     let mut attached = attach::of_call(&site);
+    let mut reader = Drawing { attached: &mut attached, site: &site, want: 1, is_block: false };
     loop {
-        let mut reader = Drawing { attached: &mut attached, site: &site, want: 1, is_block: false };
-        match reader.read() {
-            Ok(settled) => return settled.unwrap_or(-1),
+        match reader.position() {
+            Ok(Some(value)) => return settle(reader.attached.row.key, value).unwrap_or(-1),
+            // The transaction that created the tag is this one.
+            Ok(None) => return -1,
             Err(Ended) => reader.attach_again(None),
         }
     }
 }
 
 impl Drawing<'_> {
-    fn read(&mut self) -> Result<Option<i64>, Ended> {
+    /// All values up to this one were drawn before, or never will be. `None` for a tag that no other session sees.
+    fn position(&mut self) -> Result<Option<i64>, Ended> {
         let Some(SharedRing { index, handle, .. }) = self.attached.source.ring() else {
-            // The transaction that created the tag is this one.
             return Ok(None);
         };
         let left = in_tenancy(index, handle, |_| ring(index).remaining(handle)).ok_or(Ended)?;
-        let value = match left.current.or(left.next) {
+        Ok(Some(match left.current.or(left.next) {
             Some(run) => run.first - 1,
             // What is drawn here, nobody commits. All later values are greater.
-            None => self.next_run().map_or_else(|| self.row().definition.max_id, |run| run.last()),
-        };
-        let open = DRAWS.open();
-        let readings = &READINGS.require().0;
-        // Prepared transactions can have the count of an earlier start.
-        readings.fetch_max(open.iter().copied().max().unwrap_or(0), AcqRel);
-        let new = Reading { value, number: readings.fetch_add(1, AcqRel) + 1 };
-        let SharedRing { index, handle, .. } = self.attached.source.ring().ok_or(Ended)?;
-        let settle = |segments: &mut Segments| segments.settling[index].settle(new, open.into_iter().min());
-        in_tenancy(index, handle, settle).ok_or(Ended)
+            None => self.next_run().map_or_else(|ended| ended.definition.max_id, |run| run.last()),
+        }))
     }
+}
+
+/// By a reading that has found the tag at this value.
+fn settle(key: TagKey, value: i64) -> Option<i64> {
+    let readings = &READINGS.require().0;
+    // Acquire: these readings have looked at the values before the scan.
+    let begun = readings.load(Acquire);
+    let open = DRAWS.open();
+    // Prepared transactions can have the count of an earlier start.
+    readings.fetch_max(open.iter().copied().max().unwrap_or(0), AcqRel);
+    let new = Reading { value, number: readings.fetch_add(1, AcqRel) + 1 };
+    let scan = Scan { begun, earliest: open.into_iter().min() };
+    SEGMENTS.exclusive(|segments| segments.settling.of(key).settle(new, scan))
 }

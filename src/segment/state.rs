@@ -7,7 +7,7 @@ use crate::shmem::{Block, FixedText, Locked, Part};
 use idgen_core::segment::chains::{self, Chains};
 use idgen_core::segment::refillers::Refillers;
 use idgen_core::segment::rests::Rests;
-use idgen_core::segment::settled::Settling;
+use idgen_core::segment::settled::SettlingTags;
 use idgen_core::segment::turns::Turns;
 use idgen_core::segment::{NewRange, Ring, RingHandle, RingSnapshot, RingTable, RingTenant, TagKey};
 use idgen_core::tenancy::Attachment;
@@ -38,7 +38,7 @@ pub static SEGMENTS: Locked<Segments> = Locked::new(c"idgen segments", 40, |bloc
         },
         errors: block.array(count, LastError::default),
         turns: block.array(count, Turns::default),
-        settling: block.array(count, Settling::default),
+        settling: SettlingTags { places: block.array(READ, || None), chains: chains(block, READ), hand: 0 },
         refillers: Refillers(block.array(worker_count, || None)),
         link_changes: 0,
     }
@@ -46,6 +46,9 @@ pub static SEGMENTS: Locked<Segments> = Locked::new(c"idgen segments", 40, |bloc
 
 /// How many tags without a ring keep what they had left.
 const RESTS: usize = 131_072;
+
+/// How many tags have consumers of settled values.
+const READ: usize = 1024;
 
 fn chains(block: &mut Block, places: usize) -> Chains<'static> {
     Chains { heads: block.array(Chains::heads_of(places), || chains::END), nexts: block.array(places, || chains::END) }
@@ -58,8 +61,8 @@ pub struct Segments {
     pub errors: &'static mut [LastError],
     /// The requests for values in one line, for each ring.
     pub turns: &'static mut [Turns],
-    /// What readings of settled values have found, for each ring.
-    pub settling: &'static mut [Settling],
+    /// What readings of settled values have found.
+    pub settling: SettlingTags<'static>,
     pub refillers: Refillers<'static>,
     /// Commits that have attached or detached tags, in all databases.
     pub link_changes: u64,
@@ -106,7 +109,6 @@ impl Segments {
         ring_state(index).begin(ring(index).position());
         self.errors[index].clear();
         self.turns[index].restart();
-        self.settling[index] = Settling::default();
     }
 }
 
@@ -204,7 +206,10 @@ pub fn in_tenancy<R>(index: usize, handle: RingHandle, work: impl FnOnce(&mut Se
 /// Ends the rings of a database that is dropped: a database made from a template can have its OID and the creation numbers
 /// of its rows.
 pub fn end_rings_of(database: u32) {
-    SEGMENTS.exclusive(|segments| segments.table.forget(database));
+    SEGMENTS.exclusive(|segments| {
+        segments.table.forget(database);
+        segments.settling.forget(database);
+    });
 }
 
 pub fn ring(index: usize) -> &'static Ring {

@@ -45,10 +45,11 @@ errors! {
     }
 
     fn change_usage(detail: &str) {
-        ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED: "snowflake_change() must be called by a BEFORE row trigger";
+        ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED: "snowflake_change() must be called by one of its triggers";
         detail: "{}", detail;
-        hint: "CREATE TRIGGER ... BEFORE INSERT OR UPDATE OR DELETE ON ... FOR EACH ROW EXECUTE FUNCTION \
-            snowflake_change('column', 'table for deleted keys');";
+        hint: "CREATE TRIGGER ... BEFORE INSERT OR UPDATE ON ... FOR EACH ROW EXECUTE FUNCTION snowflake_change('column'); \
+            and CREATE TRIGGER ... AFTER UPDATE OR DELETE ON ... FOR EACH ROW EXECUTE FUNCTION \
+            snowflake_change('column', 'table for keys');";
     }
 
     fn truncation_unseen(table: &str) {

@@ -169,7 +169,16 @@ fn values_of_a_tag_without_a_ring_are_settled() {
             {others}
             open: COMMIT
             {others}
-            a: SELECT segment_settled('t') >= $open -> t"
+            a: SELECT segment_settled('t') >= $open -> t
+            -- There is always a transaction open, and the tag loses its place between any two readings.
+            open: BEGIN; SELECT segment_next('t')
+            a: SELECT segment_next('t') -> $later
+            a: SELECT segment_settled('t') < $later -> t
+            {others}
+            next: BEGIN; SELECT segment_next('b')
+            open: COMMIT
+            {others}
+            a: SELECT segment_settled('t') >= $later -> t"
         ),
     );
 }

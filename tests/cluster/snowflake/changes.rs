@@ -20,7 +20,8 @@ const TABLES: &str = "
     CREATE TABLE item (id int PRIMARY KEY, body text, change bigint NOT NULL);
     CREATE TABLE item_deleted (id int, change bigint PRIMARY KEY);
     CREATE INDEX ON item (change);
-    CREATE TRIGGER change BEFORE INSERT OR UPDATE OR DELETE ON item
+    CREATE TRIGGER change BEFORE INSERT OR UPDATE ON item FOR EACH ROW EXECUTE FUNCTION snowflake_change('change');
+    CREATE TRIGGER keep_key AFTER UPDATE OR DELETE ON item
         FOR EACH ROW EXECUTE FUNCTION snowflake_change('change', 'item_deleted')";
 
 /// What all threads of a storm share.

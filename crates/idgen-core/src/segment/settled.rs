@@ -5,11 +5,23 @@
 //! count. A transaction that has drawn a value up to there has a lower count than that reading. Once all transactions with
 //! lower counts have ended, these values are settled.
 
+use super::TagKey;
+use super::chains::Chains;
+
 /// A reading: values up to `value` were drawn before it, or never will be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     pub value: i64,
     pub number: i64,
+}
+
+/// What a reader has seen of open transactions, between its look at the values and its number.
+#[derive(Clone, Copy, Debug)]
+pub struct Scan {
+    /// How many readings there were before it. It says nothing about later ones: a transaction may have drawn since.
+    pub begun: i64,
+    /// The least count of the open transactions.
+    pub earliest: Option<i64>,
 }
 
 /// What readings have found for one tag. Protected by the lock of the table of rings.
@@ -22,14 +34,53 @@ pub struct Settling {
 }
 
 impl Settling {
-    /// The greatest settled value that is known, by a new reading, and the least count of the open transactions. Readings
-    /// can arrive in another order than they were made.
-    pub fn settle(&mut self, new: Reading, earliest: Option<i64>) -> Option<i64> {
-        let is_over = |reading: &Reading| earliest.is_none_or(|since| since >= reading.number);
-        let over = [self.next, Some(new)].into_iter().flatten().filter(is_over).map(|reading| reading.value).max();
-        self.settled = self.settled.max(over);
-        self.next = self.next.filter(|next| !is_over(next)).or(Some(new)).filter(|next| !is_over(next));
+    /// The greatest settled value that is known, by a new reading and its scan. Readings can arrive in another order than they
+    /// were made.
+    pub fn settle(&mut self, new: Reading, scan: Scan) -> Option<i64> {
+        let is_over = |reading: &Reading| scan.earliest.is_none_or(|since| since >= reading.number);
+        let is_known = |next: &Reading| next.number <= scan.begun && is_over(next);
+        let over = [self.next.filter(is_known), Some(new).filter(is_over)];
+        self.settled = self.settled.max(over.into_iter().flatten().map(|reading| reading.value).max());
+        self.next = self.next.filter(|next| !is_known(next)).or(Some(new).filter(|new| !is_over(new)));
         self.settled
+    }
+}
+
+/// The tags that were read. They outlive their rings: where tags displace each other, none would ever be settled.
+pub struct SettlingTags<'a> {
+    pub places: &'a mut [Option<(TagKey, Settling)>],
+    pub chains: Chains<'a>,
+    /// The place that the next tag takes, and another one loses.
+    pub hand: usize,
+}
+
+impl SettlingTags<'_> {
+    /// That of a tag, or a new one.
+    pub fn of(&mut self, key: TagKey) -> &mut Settling {
+        let is_it = |place: usize| self.places[place].is_some_and(|(other, _)| other == key);
+        let place = self.chains.find(key.hash(), is_it).unwrap_or_else(|| {
+            let place = self.hand;
+            self.hand = (place + 1) % self.places.len();
+            self.remove(place);
+            self.chains.insert(key.hash(), place);
+            place
+        });
+        &mut self.places[place].get_or_insert((key, Settling::default())).1
+    }
+
+    /// Forgets the tags of a database.
+    pub fn forget(&mut self, database: u32) {
+        for place in 0..self.places.len() {
+            if self.places[place].is_some_and(|(key, _)| key.database == database) {
+                self.remove(place);
+            }
+        }
+    }
+
+    fn remove(&mut self, place: usize) {
+        if let Some((key, _)) = self.places[place].take() {
+            self.chains.remove(key.hash(), place);
+        }
     }
 }
 
@@ -42,46 +93,94 @@ mod tests {
         Reading { value, number }
     }
 
+    /// By a scan right before the reading.
+    fn settle(settling: &mut Settling, new: Reading, earliest: Option<i64>) -> Option<i64> {
+        settling.settle(new, Scan { begun: new.number - 1, earliest })
+    }
+
     #[test]
     fn reading_is_settled_once_all_transactions_before_it_have_ended() {
         let mut settling = Settling::default();
-        assert_eq!(settling.settle(reading(10, 1), Some(0)), None);
+        assert_eq!(settle(&mut settling, reading(10, 1), Some(0)), None);
         // One that has begun to draw after the reading does not count.
-        assert_eq!(settling.settle(reading(20, 2), Some(1)), Some(10));
-        assert_eq!(settling.settle(reading(30, 3), Some(1)), Some(10));
-        assert_eq!(settling.settle(reading(40, 4), Some(2)), Some(20));
-        assert_eq!(settling.settle(reading(50, 5), None), Some(50));
+        assert_eq!(settle(&mut settling, reading(20, 2), Some(1)), Some(10));
+        assert_eq!(settle(&mut settling, reading(30, 3), Some(1)), Some(10));
+        assert_eq!(settle(&mut settling, reading(40, 4), Some(2)), Some(20));
+        assert_eq!(settle(&mut settling, reading(50, 5), None), Some(50));
     }
 
     #[test]
     fn late_reading_lowers_nothing() {
         let mut settling = Settling::default();
-        assert_eq!(settling.settle(reading(50, 5), None), Some(50));
-        assert_eq!(settling.settle(reading(40, 4), None), Some(50));
+        assert_eq!(settle(&mut settling, reading(50, 5), None), Some(50));
+        assert_eq!(settle(&mut settling, reading(40, 4), None), Some(50));
     }
 
-    /// A transaction of the property: drawn under a count, and open until it has ended.
+    /// Another reader has made a reading, and a transaction has drawn, since this one's scan.
+    #[test]
+    fn scan_settles_no_later_reading() {
+        let mut settling = Settling::default();
+        assert_eq!(settle(&mut settling, reading(20, 1), Some(0)), None);
+        let early = Scan { begun: 0, earliest: None };
+        assert_eq!(settling.settle(reading(10, 2), early), Some(10));
+        assert_eq!(settle(&mut settling, reading(30, 3), Some(0)), Some(10));
+        assert_eq!(settle(&mut settling, reading(40, 4), Some(1)), Some(20));
+    }
+
+    #[test]
+    fn tag_keeps_its_place_until_others_need_it() {
+        use crate::segment::chains::END;
+        let (mut places, [mut heads, mut nexts]) = ([None; 2], [const { [END; 2] }; 2]);
+        let chains = Chains { heads: &mut heads, nexts: &mut nexts };
+        let mut tags = SettlingTags { places: &mut places, chains, hand: 0 };
+        let key = |creation| TagKey { database: creation as u32, creation };
+        let value = |tags: &mut SettlingTags, creation| settle(tags.of(key(creation)), reading(0, 1), Some(0));
+        for creation in [1, 2] {
+            settle(tags.of(key(creation)), reading(creation, 1), None);
+        }
+        assert_eq!([1, 2].map(|creation| value(&mut tags, creation)), [Some(1), Some(2)]);
+        // It takes the place of 1.
+        assert_eq!([3, 2].map(|creation| value(&mut tags, creation)), [None, Some(2)]);
+        tags.forget(2);
+        assert_eq!([3, 2].map(|creation| value(&mut tags, creation)), [None, None]);
+    }
+
+    /// What a transaction or a reader does next. A reader looks at the values, scans, and takes its number, in steps.
     #[derive(Clone, Debug)]
     enum Event {
         Draw { transaction: usize },
         End { transaction: usize },
-        Read,
+        Step { reader: usize },
     }
 
     fn event() -> impl Strategy<Value = Event> {
         prop_oneof![
             3 => (0usize..4).prop_map(|transaction| Event::Draw { transaction }),
             2 => (0usize..4).prop_map(|transaction| Event::End { transaction }),
-            2 => Just(Event::Read),
+            4 => (0usize..3).prop_map(|reader| Event::Step { reader }),
         ]
+    }
+
+    #[derive(Clone, Copy)]
+    enum Reader {
+        Idle,
+        Looked(i64),
+        Scanned(i64, Scan),
+    }
+
+    /// The count at the first draw, and the values.
+    type Open = Option<(i64, Vec<i64>)>;
+
+    fn earliest(open: &[Open]) -> Option<i64> {
+        open.iter().flatten().map(|(since, _)| *since).min()
     }
 
     proptest! {
         #[test]
-        fn settled_values_are_of_ended_transactions_and_are_reached(events in prop::collection::vec(event(), 1..80)) {
+        fn settled_values_are_of_ended_transactions(events in prop::collection::vec(event(), 1..120)) {
             let (mut settling, mut readings, mut drawn) = (Settling::default(), 0, 0);
-            let mut open: [Option<(i64, Vec<i64>)>; 4] = Default::default();
-            let earliest = |open: &[Option<(i64, Vec<i64>)>]| open.iter().flatten().map(|(since, _)| *since).min();
+            let mut open: [Open; 4] = Default::default();
+            let mut readers = [Reader::Idle; 3];
             for event in events {
                 match event {
                     Event::Draw { transaction } => {
@@ -89,28 +188,32 @@ mod tests {
                         open[transaction].get_or_insert((readings, Vec::new())).1.push(drawn);
                     }
                     Event::End { transaction } => open[transaction] = None,
-                    Event::Read => {
-                        readings += 1;
-                        let settled = settling.settle(reading(drawn, readings), earliest(&open)).unwrap_or(-1);
-                        let held = open.iter().flatten().flat_map(|(_, values)| values).min();
-                        prop_assert!(held.is_none_or(|held| settled < *held), "{settled} has {held:?} below it");
-                        prop_assert!(held.is_some() || settled == drawn);
-                    }
+                    Event::Step { reader } => readers[reader] = match readers[reader] {
+                        Reader::Idle => Reader::Looked(drawn),
+                        Reader::Looked(value) => {
+                            Reader::Scanned(value, Scan { begun: readings, earliest: earliest(&open) })
+                        }
+                        Reader::Scanned(value, scan) => {
+                            readings += 1;
+                            let settled = settling.settle(reading(value, readings), scan).unwrap_or(-1);
+                            let held = open.iter().flatten().flat_map(|(_, values)| values).min();
+                            prop_assert!(held.is_none_or(|held| settled < *held), "{settled} has {held:?} below it");
+                            Reader::Idle
+                        }
+                    },
                 }
             }
-            // Each transaction ends, and another one begins before the last has ended.
-            open[0].get_or_insert((readings, Vec::new()));
+            // Each transaction ends after the next one has begun.
             let before = drawn;
-            for turn in 1..4 {
+            let mut settled = None;
+            for turn in 0..4 {
+                open[turn] = Some((readings, Vec::new()));
+                (0..4).filter(|other| *other != turn).for_each(|other| open[other] = None);
                 readings += 1;
-                settling.settle(reading(drawn, readings), earliest(&open));
-                drawn += 1;
-                let next = (readings, vec![drawn]);
-                open = [const { None }; 4];
-                open[turn] = Some(next);
+                let scan = Scan { begun: readings - 1, earliest: earliest(&open) };
+                settled = settling.settle(reading(before, readings), scan);
             }
-            readings += 1;
-            prop_assert!(settling.settle(reading(drawn, readings), earliest(&open)).is_some_and(|settled| settled >= before));
+            prop_assert_eq!(settled, Some(before));
         }
     }
 }

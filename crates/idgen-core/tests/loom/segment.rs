@@ -6,10 +6,10 @@ use idgen_core::draws::EarliestDraw;
 use idgen_core::segment::chains::{Chains, END};
 use idgen_core::segment::refillers::{Call, Duty, Refiller, Refillers};
 use idgen_core::segment::rests::Rests;
-use idgen_core::segment::settled::{Reading, Settling};
+use idgen_core::segment::settled::{Reading, Scan, Settling};
 use idgen_core::segment::{Draw, Ring, RingHandle, RingTable, TagKey};
 use idgen_core::tenancy::Ended;
-use loom::sync::atomic::Ordering::{AcqRel, Relaxed};
+use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use loom::sync::{Arc, Mutex};
 
@@ -279,34 +279,62 @@ fn demand_that_a_worker_leaves_starts_another_one() {
     });
 }
 
-/// P1 for values: a transaction draws and commits while another process asks which values are settled. If its value is,
-/// the other process sees the commit.
+/// A transaction, and readers of settled values.
+struct Settled {
+    server: Arc<Server>,
+    handle: RingHandle,
+    earliest: EarliestDraw,
+    is_committed: AtomicBool,
+    readings: AtomicI64,
+    settling: Mutex<Settling>,
+}
+
+impl Settled {
+    /// The value that the transaction has drawn.
+    fn transaction(&self) -> i64 {
+        self.earliest.lower_to(self.readings.load(Acquire));
+        let value = self.server.draw(self.handle, 1).unwrap().0[0];
+        self.is_committed.store(true, Relaxed);
+        self.earliest.clear();
+        value
+    }
+
+    /// The value that is settled, and whether the transaction has been seen to commit.
+    fn read(&self) -> (i64, bool) {
+        let current = self.server.rings[0].remaining(self.handle).current.expect("values are left");
+        let begun = self.readings.load(Acquire);
+        let scan = Scan { begun, earliest: self.earliest.get() };
+        let new = Reading { value: current.first - 1, number: self.readings.fetch_add(1, AcqRel) + 1 };
+        let settled = self.settling.lock().unwrap().settle(new, scan).unwrap_or(0);
+        (settled, self.is_committed.load(Relaxed))
+    }
+}
+
+/// P1 for values: a transaction draws and commits while two other processes ask which values are settled. If its value is,
+/// they see the commit.
 #[test]
 fn settled_value_is_committed() {
-    loom::model(|| {
+    let mut model = loom::model::Builder::new();
+    // All interleavings of three threads take minutes.
+    model.preemption_bound = Some(3);
+    model.check(|| {
         let server = Server::new();
         let handle = server.attach(KEY, 1);
         server.install(handle, 1, 10, None);
-        let transaction = Arc::new((EarliestDraw::new(), AtomicBool::new(false), AtomicI64::new(0)));
-        let shared = Arc::new((server.clone(), transaction.clone()));
-        let writer = spawn(&shared, move |(server, transaction)| {
-            let (earliest, is_committed, readings) = &**transaction;
-            earliest.lower_to(readings.load(Relaxed));
-            let value = server.draw(handle, 1).unwrap().0[0];
-            is_committed.store(true, Relaxed);
-            earliest.clear();
-            value
+        let shared = Arc::new(Settled {
+            server,
+            handle,
+            earliest: EarliestDraw::new(),
+            is_committed: AtomicBool::new(false),
+            readings: AtomicI64::new(0),
+            settling: Mutex::new(Settling::default()),
         });
-        let (earliest, is_committed, readings) = &*transaction;
-        let mut settling = Settling::default();
-        let mut read = || {
-            let current = server.rings[0].remaining(handle).current.expect("values are left");
-            let number = readings.fetch_add(1, AcqRel) + 1;
-            settling.settle(Reading { value: current.first - 1, number }, earliest.get()).unwrap_or(0)
-        };
-        let settled = read().max(read());
-        let was_committed = is_committed.load(Relaxed);
+        let writer = spawn(&shared, Settled::transaction);
+        let reader = spawn(&shared, Settled::read);
+        let reads = [shared.read(), reader.join().unwrap()];
         let value = writer.join().unwrap();
-        assert!(value > settled || was_committed, "{value} is open, {settled} settled");
+        for (settled, was_committed) in reads {
+            assert!(value > settled || was_committed, "{value} is open, {settled} settled");
+        }
     });
 }
