@@ -135,13 +135,20 @@ fn dedented<'a>(lines: &[&'a str]) -> Vec<&'a str> {
 
 /// They are `sql` blocks, which the page runs, so they name no file.
 #[test]
-fn guide_on_transactions_shows_the_functions_of_its_example() {
-    let file = text_of("examples/sql/tcc.sql");
-    let blocks = document("docs/guides/transactions.md").blocks;
-    let shown: Vec<_> = blocks.iter().filter(|b| b.info == "sql" && b.text.starts_with("CREATE ")).collect();
-    assert_eq!(shown.len(), 6, "the tables and five functions");
-    for block in shown {
-        assert!(is_part(&block.text, &file), "not in tcc.sql: {}", block.text);
+fn guides_show_the_definitions_of_their_examples() {
+    for (guide, example, definitions) in [
+        ("docs/guides/transactions.md", "examples/sql/tcc.sql", 6),
+        ("docs/guides/fences.md", "examples/sql/fence.sql", 3),
+    ] {
+        let (file, blocks) = (text_of(example), document(guide).blocks);
+        let defines = |text: &str| {
+            ["TABLE", "SCHEMA", "FUNCTION"].iter().any(|what| text.starts_with(&format!("CREATE {what} ")))
+        };
+        let shown: Vec<_> = blocks.iter().filter(|block| block.info == "sql" && defines(&block.text)).collect();
+        assert_eq!(shown.len(), definitions, "{guide}");
+        for block in shown {
+            assert!(is_part(&block.text, &file), "not in {example}: {}", block.text);
+        }
     }
 }
 

@@ -79,6 +79,7 @@ pages! {
     sqlalchemy_guide_runs_as_shown: "docs/guides/sqlalchemy.md",
     sqlx_guide_runs_as_shown: "docs/guides/sqlx.md",
     transactions_guide_runs_as_shown: "docs/guides/transactions.md",
+    fences_guide_runs_as_shown: "docs/guides/fences.md",
 }
 
 /// The table of contents is no page.

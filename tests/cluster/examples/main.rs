@@ -2,7 +2,9 @@
 
 mod consumers;
 mod faults;
+mod fence_storm;
 mod fenced_job;
+mod fences;
 mod imported;
 mod leaders;
 mod programs;
