@@ -80,6 +80,7 @@ pages! {
     sqlx_guide_runs_as_shown: "docs/guides/sqlx.md",
     transactions_guide_runs_as_shown: "docs/guides/transactions.md",
     fences_guide_runs_as_shown: "docs/guides/fences.md",
+    id_service_guide_runs_as_shown: "docs/guides/id-service.md",
     network_partitions_run_as_shown: "docs/network-partitions.md",
 }
 
