@@ -81,6 +81,7 @@ pages! {
     transactions_guide_runs_as_shown: "docs/guides/transactions.md",
     fences_guide_runs_as_shown: "docs/guides/fences.md",
     id_service_guide_runs_as_shown: "docs/guides/id-service.md",
+    guide_from_other_schemes_runs_as_shown: "docs/guides/from-other-schemes.md",
     network_partitions_run_as_shown: "docs/network-partitions.md",
 }
 
