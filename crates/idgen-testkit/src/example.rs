@@ -44,16 +44,25 @@ impl Example {
     }
 
     /// Copies a program to a directory of the cluster, because the user of the server may not be allowed to read the
-    /// source tree. Returns the path of the copy.
+    /// source tree. Copies the programs beside it too, because it may import them. Returns the path of the copy.
     pub fn copy(cluster: &Cluster, path: &str) -> PathBuf {
         let copy = cluster.dir().join("examples").join(path);
         // An instance that starts may be reading it.
         if copy.exists() {
             return copy;
         }
-        std::fs::create_dir_all(copy.parent().expect("a file is in a directory")).expect("a writable directory");
         let source = Path::new(EXAMPLES).join(path);
-        std::fs::copy(&source, &copy).unwrap_or_else(|error| panic!("cannot copy {}: {error}", source.display()));
+        let [from, to] = [&source, &copy].map(|file| file.parent().expect("a file is in a directory"));
+        std::fs::create_dir_all(to).expect("a writable directory");
+        for entry in std::fs::read_dir(from).expect("a folder of programs") {
+            let program = entry.expect("an entry").path();
+            if program.extension() == source.extension() {
+                let name = program.file_name().expect("a file has a name");
+                std::fs::copy(&program, to.join(name))
+                    .unwrap_or_else(|error| panic!("cannot copy {}: {error}", program.display()));
+            }
+        }
+        assert!(copy.exists(), "there is no program {path}");
         copy
     }
 

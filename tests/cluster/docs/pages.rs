@@ -76,6 +76,7 @@ pages! {
     patroni_guide_runs_as_shown: "docs/guides/patroni.md",
     pg_partman_guide_runs_as_shown: "docs/guides/pg-partman.md",
     pgbouncer_guide_runs_as_shown: "docs/guides/pgbouncer.md",
+    shards_guide_runs_as_shown: "docs/guides/shards.md",
     sqlalchemy_guide_runs_as_shown: "docs/guides/sqlalchemy.md",
     sqlx_guide_runs_as_shown: "docs/guides/sqlx.md",
     transactions_guide_runs_as_shown: "docs/guides/transactions.md",

@@ -1,6 +1,7 @@
 //! The programs of `examples/`, under what people and machines do to them.
 
 mod consumers;
+mod crew;
 mod faults;
 mod fence_storm;
 mod fenced_job;
@@ -12,6 +13,8 @@ mod sharded_worker;
 mod site;
 mod switch_over;
 mod transactions;
+
+use std::path::PathBuf;
 
 use idgen_testkit::sql::{execute, value, wait_for_one};
 use idgen_testkit::{Cluster, Example, run};
@@ -27,6 +30,25 @@ fn start(cluster: &Cluster, program: &str, arguments: &[&str]) -> Example {
     let mut command = Example::command(cluster, &format!("python/{program}"));
     Example::start(cluster, command.arg(cluster.conninfo()).args(arguments))
 }
+
+/// A copy of a program that waits for two seconds where the program, or one that it imports, waits for longer.
+fn impatient(cluster: &Cluster, path: &str) -> PathBuf {
+    let copy = Example::copy(cluster, path);
+    for entry in std::fs::read_dir(copy.parent().expect("a folder")).expect("a folder of ours") {
+        let file = entry.expect("an entry").path();
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        let patient = text.lines().find(|line| line.starts_with("PATIENCE = ") && *line != IMPATIENCE);
+        if let Some(line) = patient {
+            // In one step: another copy may be starting.
+            let new = file.with_extension("new");
+            std::fs::write(&new, text.replace(line, IMPATIENCE)).expect("a folder of ours");
+            std::fs::rename(&new, &file).expect("a folder of ours");
+        }
+    }
+    copy
+}
+
+const IMPATIENCE: &str = "PATIENCE = 2.0";
 
 /// Runs a few lines of Python, which import a program of `examples/python`. Their argument is the connection string of the
 /// superuser. Returns what they print.
@@ -98,7 +120,7 @@ fn create_tables(client: &mut Client, program: &str) {
 /// The same numbers in another order for each seed.
 fn shuffled(count: u64, seed: u64) -> Vec<u64> {
     let mut numbers: Vec<u64> = (0..count).collect();
-    numbers
-        .sort_by_key(|number| (number + 1).wrapping_mul(seed.wrapping_mul(2) + 0x9E37_79B9_7F4A_7C15).rotate_left(29));
+    let factor = seed.wrapping_mul(2).wrapping_add(0x9E37_79B9_7F4A_7C15);
+    numbers.sort_by_key(|number| (number + 1).wrapping_mul(factor).rotate_left(29));
     numbers
 }

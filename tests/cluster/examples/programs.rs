@@ -28,13 +28,22 @@ impl Program {
         self.path.ends_with(".java")
     }
 
-    /// The SQL in the header: its indented lines, but for commands.
+    /// The files of `examples/sql` that the header names, and the SQL in the header: its indented lines, but for commands.
     pub fn header_sql(&self) -> String {
         let text = read(self.path);
         let header = text.split(if self.is_java() { "*/" } else { "\"\"\"" }).find(|part| part.contains("Needs "));
-        let lines = header.expect("a header").lines().map(|line| line.strip_prefix(" *").unwrap_or(line));
+        let header = header.expect("a header");
+        let mut files: Vec<&str> = Vec::new();
+        for word in header.split(|c: char| !c.is_alphanumeric() && !"._".contains(c)).map(|word| word.trim_matches('.'))
+        {
+            if word.ends_with(".sql") && !files.contains(&word) {
+                files.push(word);
+            }
+        }
+        let lines = header.lines().map(|line| line.strip_prefix(" *").unwrap_or(line));
         let is_command = |line: &str| ["python3 ", "java "].iter().any(|name| line.trim_start().starts_with(name));
-        lines.filter(|line| line.starts_with("    ") && !is_command(line)).collect::<Vec<_>>().join("\n")
+        let lines = lines.filter(|line| line.starts_with("    ") && !is_command(line)).map(str::to_owned);
+        files.into_iter().map(|file| read(&format!("sql/{file}"))).chain(lines).collect::<Vec<_>>().join("\n")
     }
 
     pub fn needs_grants(&self) -> bool {

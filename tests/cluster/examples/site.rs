@@ -8,6 +8,7 @@ use idgen_testkit::sql::{PATIENCE, column, execute};
 use idgen_testkit::{Cluster, Example, Paused, Proxy, Stop, pause_in_a_wait};
 use postgres::Client;
 
+use crate::impatient;
 use crate::programs::Program;
 
 /// Runs a program with handlers of signals. SIGUSR1 forks a child, which collects its garbage and ends. SIGALRM comes a hundred
@@ -73,14 +74,9 @@ impl Site {
             .collect()
     }
 
-    /// A copy of the program that waits for two seconds where the program waits for longer, so that tests need not.
+    /// A copy of the program that is impatient.
     fn file(&self) -> PathBuf {
-        let file = Example::copy(&self.cluster, self.program.path);
-        let text = std::fs::read_to_string(&file).expect("a program is text");
-        let patient = text.lines().find(|line| line.starts_with("PATIENCE = ")).map(str::to_owned);
-        if let Some(line) = patient {
-            std::fs::write(&file, text.replace(&line, "PATIENCE = 2.0")).expect("a copy of ours");
-        }
+        let file = impatient(&self.cluster, self.program.path);
         self.program.wrapper.map_or(file.clone(), |wrapper| {
             let path = file.with_file_name("wrapper.py");
             std::fs::write(&path, wrapper).expect("a writable directory");
