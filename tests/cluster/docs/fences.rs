@@ -146,6 +146,12 @@ fn guides_show_the_definitions_of_their_examples() {
         };
         let shown: Vec<_> = blocks.iter().filter(|block| block.info == "sql" && defines(&block.text)).collect();
         assert_eq!(shown.len(), definitions, "{guide}");
+fn guides_show_the_tables_and_functions_of_their_examples() {
+    for (page, example, count) in [("transactions", "tcc.sql", 6), ("due-tasks", "due_tasks.sql", 11)] {
+        let file = text_of(&format!("examples/sql/{example}"));
+        let blocks = document(&format!("docs/guides/{page}.md")).blocks;
+        let shown: Vec<_> = blocks.iter().filter(|b| b.info == "sql" && b.text.contains("CREATE ")).collect();
+        assert_eq!(shown.len(), count, "blocks of {page} that create something");
         for block in shown {
             assert!(is_part(&block.text, &file), "not in {example}: {}", block.text);
         }

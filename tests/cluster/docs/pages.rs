@@ -68,6 +68,7 @@ pages! {
     changes_guide_runs_as_shown: "docs/guides/changes.md",
     django_guide_runs_as_shown: "docs/guides/django.md",
     drizzle_guide_runs_as_shown: "docs/guides/drizzle.md",
+    due_tasks_guide_runs_as_shown: "docs/guides/due-tasks.md",
     jdbc_guide_runs_as_shown: "docs/guides/jdbc.md",
     json_guide_runs_as_shown: "docs/guides/json.md",
     knex_guide_runs_as_shown: "docs/guides/knex.md",

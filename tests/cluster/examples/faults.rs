@@ -128,6 +128,7 @@ macro_rules! programs {
 }
 
 programs! {
+    due_tasks_survive: DUE_TASKS,
     fenced_job_survives: FENCED_JOB,
     idempotent_consumer_survives: IDEMPOTENT_CONSUMER,
     pooled_job_survives: JOB,
@@ -145,6 +146,7 @@ programs! {
 const APART: [(&str, &str); 3] = [
     ("pgbouncer/Pooled.java", "draws ids of the server, and prints them"),
     ("sql/fence.sql", "a function: see fences.rs and fence_storm.rs"),
+    ("sql/due_tasks.sql", "functions of due_tasks.py"),
     ("sql/tcc.sql", "functions: see transactions.rs"),
 ];
 

@@ -2,6 +2,7 @@
 
 mod consumers;
 mod crew;
+mod due_tasks;
 mod faults;
 mod fence_storm;
 mod fenced_job;

@@ -53,6 +53,22 @@ impl Program {
 
 const TTL: &str = "1";
 
+pub static DUE_TASKS: Program = Program {
+    path: "python/due_tasks.py",
+    wrapper: None,
+    arguments: &["ADDRESS", "due_tasks", "OWNER", TTL],
+    prepare: "SELECT lease_alter('due_tasks', slots => 4);
+        ALTER TABLE due_task ALTER shard SET DEFAULT floor(4 * random())",
+    work: |site| execute(&mut site.client, "INSERT INTO due_task (body) SELECT '{}' FROM generate_series(1, 5)"),
+    done: |site| value(&mut site.client, "SELECT count(*) FROM reminder"),
+    check: |site| {
+        let wrong = "SELECT count(*) FROM (SELECT task_id AS id, count(*) FROM reminder GROUP BY 1) AS made
+            FULL JOIN due_task USING (id) WHERE (state = 'done') IS DISTINCT FROM (count = 1)
+                                                AND (state, count) IS DISTINCT FROM ('waiting', NULL)";
+        assert_eq!(value::<i64>(&mut site.client, wrong), 0, "a task was lost, or done twice");
+    },
+};
+
 pub static FENCED_JOB: Program = Program {
     path: "python/fenced_job.py",
     wrapper: None,
