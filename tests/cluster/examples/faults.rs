@@ -138,15 +138,17 @@ programs! {
     search_index_survives: SEARCH_INDEX,
     segment_blocks_survive: SEGMENT_BLOCKS,
     sharded_worker_survives: SHARDED_WORKER,
+    tcc_manager_survives: TCC_MANAGER,
     worker_ids_survive: WORKER_IDS,
     worker_ids_in_java_survive: WORKER_IDS_IN_JAVA,
 }
 
 /// Programs that cannot run under these faults, with the reason.
-const APART: [(&str, &str); 3] = [
+const APART: [(&str, &str); 4] = [
     ("pgbouncer/Pooled.java", "draws ids of the server, and prints them"),
     ("sql/fence.sql", "a function: see fences.rs and fence_storm.rs"),
     ("sql/due_tasks.sql", "functions of due_tasks.py"),
+    ("sql/tcc_manager.sql", "functions of tcc_manager.py"),
     ("sql/tcc.sql", "functions: see transactions.rs"),
 ];
 

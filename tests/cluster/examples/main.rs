@@ -13,6 +13,7 @@ mod programs;
 mod sharded_worker;
 mod site;
 mod switch_over;
+mod tcc_manager;
 mod transactions;
 
 use std::path::PathBuf;

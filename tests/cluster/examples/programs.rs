@@ -5,6 +5,7 @@ use idgen_testkit::sql::{execute, value};
 
 use crate::site::Site;
 use crate::{leaders, read, run_python};
+use crate::{leaders, read, tcc_manager};
 
 pub struct Program {
     /// Below `examples`.
@@ -223,6 +224,39 @@ pub static SHARDED_WORKER: Program = Program {
         let is_right = "SELECT (SELECT sum(amount) FROM added)
             = (SELECT coalesce(sum(total), 0) FROM shard_total) + (SELECT coalesce(sum(amount), 0) FROM task)";
         assert!(value::<bool>(&mut site.client, is_right), "a task was lost, or counted twice");
+    },
+};
+
+pub static TCC_MANAGER: Program = Program {
+    path: "python/tcc_manager.py",
+    wrapper: None,
+    arguments: &["ADDRESS", "due_tasks", "OWNER", TTL, "bank=ADDRESS", "shop=ADDRESS"],
+    prepare: "SELECT lease_alter('due_tasks', slots => 4);
+        ALTER TABLE due_task ALTER shard SET DEFAULT floor(4 * random());
+        GRANT SELECT, INSERT, UPDATE ON tcc_step TO app;
+        GRANT SELECT ON tcc_forgotten TO app;
+        GRANT SELECT, UPDATE ON account TO app;
+        INSERT INTO account VALUES (1, 1000000), (7, 1000000)",
+    // Every third one is too expensive, and the application cancels every fifth.
+    work: |site| {
+        let (amount, turn) = (if site.turns % 3 == 0 { 1_000_001 } else { 1 }, site.turns);
+        let steps = tcc_manager::steps(amount);
+        execute(
+            &mut site.client,
+            &format!(
+                "SELECT CASE {turn} % 5 WHEN 0 THEN tcc_decide(id, 'cancelling') END FROM tcc_begin('{steps}') AS id"
+            ),
+        );
+    },
+    done: |site| value(&mut site.client, "SELECT count(*) FROM tcc_transaction WHERE state ~ 'ed$'"),
+    check: |site| {
+        let wrong = "SELECT count(*) FROM tcc_transaction AS t JOIN tcc_step AS s ON transaction_id = t.id
+                     WHERE t.state ~ 'ed$' AND t.state <> s.state";
+        assert_eq!(value::<i64>(&mut site.client, wrong), 0, "a step has another end than its transaction");
+        let is_right =
+            "SELECT sum(balance) + (SELECT coalesce(sum(amount), 0) FROM tcc_step WHERE state <> 'cancelled')
+                               = 2000000 FROM account";
+        assert!(value::<bool>(&mut site.client, is_right), "money was lost, or made");
     },
 };
 
