@@ -40,7 +40,7 @@ from sharded_worker import PATIENCE, Shards, call, clock, deadline, run
 
 PAUSE = 1.0     # Seconds between looks for tasks. Sooner, if one is due or a notification arrives.
 
-Task = collections.namedtuple("Task", "id shard token body attempt")
+Task = collections.namedtuple("Task", "id shard token body attempt due")
 
 
 class Worker:
@@ -50,6 +50,8 @@ class Worker:
         self.db, self.shards, self.handle, self.stop, self.most = db, shards, handle, stop, most
         # Tasks whose attempts have begun and not ended. After an error, they run in transactions of their own.
         self.tasks, self.runs_alone = [], False
+        # No task before `since` waits, as far as this worker knows. At times it looks for others too.
+        self.since, self.next_full_look = "-infinity", 0
         self.channels = set()
         # poll() does not see notifications that arrive with an answer.
         self.notes = []
@@ -64,12 +66,15 @@ class Worker:
     def work(self):
         """Runs tasks until none is due, or until the shards must be renewed. Then waits for the next one."""
         self.listen()
+        if self.notes or clock() >= self.next_full_look:
+            self.since, self.next_full_look = "-infinity", clock() + PAUSE
         self.notes.clear()
         # The next workers of other shards find that their attempts have not ended.
         self.tasks = [task for task in self.tasks if self.shards.tokens.get(task.shard) == task.token]
         if not self.tasks:
             with self.transaction():
-                self.tasks = self.take()
+                following = self.take()
+            self.go_on_with(following)
         while self.tasks and self.goes_on():
             self.run()
         if self.tasks:
@@ -77,8 +82,14 @@ class Worker:
             with self.transaction():
                 self.hold(self.tasks)
                 self.db.execute("SELECT due_task_put_back(%s)", [[task.id for task in self.tasks]])
-            self.tasks = []
+            self.tasks, self.since = [], "-infinity"
         self.wait()
+
+    def go_on_with(self, tasks):
+        """Call it when the attempts of these tasks have committed."""
+        self.tasks = tasks
+        if tasks:
+            self.since = tasks[-1].due
 
     def goes_on(self):
         return not self.stop and clock() < self.shards.next
@@ -95,9 +106,10 @@ class Worker:
         if not self.goes_on() or not tokens:
             return []
         rows = self.db.execute(
-            "SELECT id, shard, body, attempts FROM due_task_take(%s, %s::int[], %s::bigint[], %s)",
-            [self.shards.name, list(tokens), list(tokens.values()), self.most]).fetchall()
-        return [Task(task_id, shard, tokens[shard], body, attempt) for task_id, shard, body, attempt in rows]
+            """SELECT id, shard, body, attempts, due::text
+               FROM due_task_take(%s, %s::int[], %s::bigint[], %s, %s::timestamptz)""",
+            [self.shards.name, list(tokens), list(tokens.values()), self.most, self.since]).fetchall()
+        return [Task(task_id, shard, tokens[shard], body, attempt, due) for task_id, shard, body, attempt, due in rows]
 
     def hold(self, tasks):
         """Returns the ids of the tasks that may still run. Raises 55000 if another worker has one of their shards."""
@@ -131,7 +143,7 @@ class Worker:
                 doing = "take"
                 following = rest or self.take()
                 doing = "commit"
-            self.tasks = following
+            self.go_on_with(following)
         except Exception as error:
             if self.db.closed:
                 # It may have committed. If not, the next attempts are made by the workers that get the shards.
@@ -153,6 +165,8 @@ class Worker:
     def listen(self):
         """Listens to the channels of its shards only. Call it before looking for tasks."""
         channels = {f"due_task_{shard}" for shard in self.shards.tokens}
+        if channels - self.channels:
+            self.next_full_look = 0
         for command, names in ("LISTEN", channels - self.channels), ("UNLISTEN", self.channels - channels):
             for name in names:
                 with deadline(self.db, PATIENCE):
@@ -162,7 +176,8 @@ class Worker:
     def wait(self):
         seconds = 0
         if self.goes_on():
-            (due,), = call(self.db, "SELECT due_task_wait(%s::int[])", [list(self.shards.tokens)])
+            (due,), = call(
+                self.db, "SELECT due_task_wait(%s::int[], %s::timestamptz)", [list(self.shards.tokens), self.since])
             seconds = min(PAUSE, self.shards.next - clock(), PAUSE if due is None else due)
         if seconds > 0 and not self.notes:
             self.socket.poll(1000 * seconds)

@@ -27,7 +27,8 @@ CREATE TABLE due_task (
     attempts     int NOT NULL DEFAULT 0,         -- those that have begun
     started      timestamptz,                    -- of an attempt that has not ended
     state        text NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'done', 'failed')),
-    error        text                            -- of the last attempt
+    error        text,                           -- of the last attempt
+    CONSTRAINT started_waits CHECK (started IS NULL OR state = 'waiting')
 ) WITH (fillfactor = 70);                        -- room for new versions of rows beside the old ones
 CREATE INDEX due_task_next ON due_task (shard, due, id) WHERE state = 'waiting';
 CREATE INDEX due_task_failures ON due_task (id) WHERE state = 'failed';
@@ -64,13 +65,15 @@ LANGUAGE sql AS $$
         state = CASE WHEN attempts >= max_attempts THEN 'failed' ELSE 'waiting' END,
         due = clock_timestamp()
               + CASE WHEN attempts >= max_attempts THEN interval '0' ELSE due_task_backoff(attempts) END
-    WHERE id = task AND state = 'waiting' AND started IS NOT NULL
+    WHERE id = task AND started IS NOT NULL
 $$;
 
 -- Begins attempts of the tasks that have been due for longest in these shards, and fences by their shards. Counts the
 -- attempts before they run, so that a task that kills its worker has an end too. A task with a failed attempt, or with
--- one attempt in all, is taken alone: what others do must not count for it.
-CREATE FUNCTION due_task_take(lease text, shards int[], tokens bigint[], most int) RETURNS SETOF due_task
+-- one attempt in all, is taken alone: what others do must not count for it. `since` bounds the scan: before it are the
+-- entries of tasks that are done, until the next VACUUM.
+CREATE FUNCTION due_task_take(
+    lease text, shards int[], tokens bigint[], most int, since timestamptz DEFAULT '-infinity') RETURNS SETOF due_task
 LANGUAGE plpgsql AS $$
 DECLARE
     ids     bigint[];
@@ -84,7 +87,7 @@ BEGIN
               FROM unnest(shards, tokens) AS own (shard, token), LATERAL (
                   -- now() is the begin of the transaction. Unlike clock_timestamp(), it can bound a scan of the index.
                   SELECT id, due, started, attempts = 0 AND max_attempts IS DISTINCT FROM 1 AS is_new FROM due_task
-                  WHERE due_task.shard = own.shard AND state = 'waiting' AND due <= now()
+                  WHERE due_task.shard = own.shard AND state = 'waiting' AND due BETWEEN since AND now()
                   ORDER BY due, id LIMIT most) AS task
               WINDOW so_far AS (ORDER BY task.due, task.id)
               ORDER BY task.due, task.id LIMIT most) AS first
@@ -95,7 +98,8 @@ BEGIN
             RETURN QUERY
                 WITH taken AS (
                     UPDATE due_task SET attempts = attempts + 1, started = clock_timestamp()
-                    WHERE id = ANY (ids) AND state = 'waiting' AND started IS NULL
+                    -- Not state = 'waiting', for which the planner may scan all of the other index.
+                    WHERE id = ANY (ids) AND state NOT IN ('done', 'failed') AND started IS NULL
                     RETURNING *)
                 SELECT * FROM taken ORDER BY due, id;
             EXIT WHEN FOUND;
@@ -117,8 +121,9 @@ LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM lease_fence_many(array_fill(lease, ARRAY[cardinality(tokens)]), tokens);
     RETURN QUERY
-        SELECT id FROM due_task JOIN unnest(tasks, tries) AS taken (id, try) USING (id)
-        WHERE state = 'waiting' AND attempts = try AND started IS NOT NULL FOR UPDATE OF due_task;
+        SELECT id FROM due_task
+        WHERE id = ANY (tasks) AND attempts = tries[array_position(tasks, id)] AND started IS NOT NULL
+        FOR UPDATE;
 END $$;
 
 -- Ends attempts that have succeeded. A task is done, or due again after a while.
@@ -126,10 +131,10 @@ CREATE FUNCTION due_task_end(tasks bigint[], again interval[]) RETURNS void
 LANGUAGE sql AS $$
     UPDATE due_task
     SET started = NULL, error = NULL,
-        state = CASE WHEN pause IS NULL THEN 'done' ELSE state END,
-        attempts = CASE WHEN pause IS NULL THEN attempts ELSE 0 END,
-        due = CASE WHEN pause IS NULL THEN due ELSE clock_timestamp() + pause END
-    FROM unnest(tasks, again) AS ended (task, pause) WHERE id = task
+        state = CASE WHEN again[array_position(tasks, id)] IS NULL THEN 'done' ELSE state END,
+        attempts = CASE WHEN again[array_position(tasks, id)] IS NULL THEN attempts ELSE 0 END,
+        due = coalesce(clock_timestamp() + again[array_position(tasks, id)], due)
+    WHERE id = ANY (tasks)
 $$;
 
 -- Gives back tasks whose attempts have not done anything.
@@ -139,10 +144,10 @@ LANGUAGE sql AS $$
 $$;
 
 -- Seconds until the next task of these shards is due; NULL if there is none.
-CREATE FUNCTION due_task_wait(shards int[]) RETURNS float8
+CREATE FUNCTION due_task_wait(shards int[], since timestamptz DEFAULT '-infinity') RETURNS float8
 LANGUAGE sql AS $$
     SELECT extract(epoch FROM min(task.due) - clock_timestamp())
     FROM unnest(shards) AS own (shard), LATERAL (
-        SELECT due FROM due_task WHERE due_task.shard = own.shard AND state = 'waiting'
+        SELECT due FROM due_task WHERE due_task.shard = own.shard AND state = 'waiting' AND due >= since
         ORDER BY due, id LIMIT 1) AS task
 $$;
