@@ -251,38 +251,42 @@ fn task_that_fails_is_overtaken_and_poison_is_shown() {
     crew.end();
 }
 
-/// Tasks for later, and the entries of those that are done, are not read. The planner believes that the table is empty.
+/// Tasks for later, and the entries of those that are done, are not read. The planner has seen an empty table.
 #[test]
 fn a_task_reads_few_rows_of_a_large_table() {
     let cluster = cluster(1);
     let mut client = cluster.client();
     let token: i64 = value(&mut client, "SELECT token FROM lease_acquire('due_tasks')");
     execute(&mut client, "ALTER TABLE due_task SET (autovacuum_enabled = false)");
-    execute(&mut client, "ANALYZE due_task");
+    let run = |client: &mut Client| {
+        execute(client, "INSERT INTO due_task (body) VALUES ('{}')");
+        let since = "now() - interval '1 min'";
+        let take = format!("SELECT id FROM due_task_take('due_tasks', ARRAY[0], ARRAY[{token}], 50, {since})");
+        let id: i64 = value(client, &take);
+        let hold = format!("SELECT due_task_hold('due_tasks', ARRAY[{token}], ARRAY[{id}], ARRAY[1])");
+        assert_eq!(value::<i64>(client, &hold), id);
+        execute(client, &format!("SELECT due_task_end(ARRAY[{id}], ARRAY[NULL::interval])"));
+        execute(client, &format!("SELECT due_task_wait(ARRAY[0], {since})"));
+    };
+    // The plans are kept from then on.
+    (0..10).for_each(|_| run(&mut client));
     execute(
         &mut client,
         "INSERT INTO due_task (body, due) SELECT '{}', now() + n * interval '1 s'
          FROM generate_series(-20000, 20000) AS n WHERE n NOT BETWEEN -3600 AND 3600;
-         UPDATE due_task SET state = 'done' WHERE due < now();
-         INSERT INTO due_task (body) VALUES ('{}')",
+         UPDATE due_task SET state = 'done' WHERE due < now()",
     );
-    let mut rows = |sql: &str| {
-        execute(&mut client, "SELECT pg_stat_force_next_flush()");
-        let read = "SELECT sum(read)::bigint FROM (
+    let read = |client: &mut Client| {
+        execute(client, "SELECT pg_stat_force_next_flush()");
+        let rows = "SELECT sum(read)::bigint FROM (
                         SELECT seq_tup_read AS read FROM pg_stat_user_tables WHERE relname = 'due_task'
                         UNION ALL SELECT idx_tup_read FROM pg_stat_user_indexes WHERE relname = 'due_task') AS counter";
-        let before: i64 = value(&mut client, read);
-        let result: i64 = value(&mut client, sql);
-        execute(&mut client, "SELECT pg_stat_force_next_flush()");
-        (result, value::<i64>(&mut client, read) - before)
+        value::<i64>(client, rows)
     };
-    let take =
-        format!("SELECT id FROM due_task_take('due_tasks', ARRAY[0], ARRAY[{token}], 50, now() - interval '1 min')");
-    let (id, of_take) = rows(&take);
-    let (held, of_hold) = rows(&format!("SELECT due_task_hold('due_tasks', ARRAY[{token}], ARRAY[{id}], ARRAY[1])"));
-    let (_, of_end) = rows(&format!("SELECT 1::bigint FROM due_task_end(ARRAY[{id}], ARRAY[NULL::interval])"));
-    let (_, of_wait) = rows("SELECT due_task_wait(ARRAY[0], now() - interval '1 min')::bigint");
-    assert_eq!(held, id);
-    assert!(of_take + of_hold + of_end + of_wait < 20, "{of_take}, {of_hold}, {of_end}, {of_wait}");
+    let before = read(&mut client);
+    run(&mut client);
+    let rows = read(&mut client) - before;
+    // With the ten that were done before.
+    assert!(rows < 50, "{rows} rows");
     expect_error(&mut client, "INSERT INTO due_task (body, due) VALUES ('{}', 'infinity')", "23514");
 }
