@@ -144,7 +144,7 @@ programs! {
 }
 
 /// Programs that cannot run under these faults, with the reason.
-const APART: [(&str, &str); 4] = [
+const APART: [(&str, &str); 5] = [
     ("pgbouncer/Pooled.java", "draws ids of the server, and prints them"),
     ("sql/fence.sql", "a function: see fences.rs and fence_storm.rs"),
     ("sql/due_tasks.sql", "functions of due_tasks.py"),

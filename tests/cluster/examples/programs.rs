@@ -4,8 +4,7 @@ use idgen_testkit::ids::assert_distinct;
 use idgen_testkit::sql::{execute, value};
 
 use crate::site::Site;
-use crate::{leaders, read, run_python};
-use crate::{leaders, read, tcc_manager};
+use crate::{leaders, read, run_python, tcc_manager};
 
 pub struct Program {
     /// Below `examples`.
