@@ -346,16 +346,16 @@ impl Ids {
             .tell(self.primary, || format!("its file is {}", if is_put_back { "an older copy" } else { "removed" }));
         stage.world.reach("the file is lost or an old one");
         stage.server(self.primary, |server| {
-            let latest_label_ms = copy.as_ref().and_then(latest_label_ms);
+            let found = copy.as_ref().and_then(newest_record);
             match copy {
                 Some(file) => drop(server.directory.files.insert(HIGH_WATER_FILE, file)),
                 None => drop(server.directory.files.remove(HIGH_WATER_FILE)),
             }
-            server.lose_file(latest_label_ms);
+            server.lose_file(found.as_ref());
         });
     }
 }
 
-fn latest_label_ms(file: &File) -> Option<i64> {
-    Some(Record::newest(file.content.as_ref()?)?.record.latest_label_ms)
+fn newest_record(file: &File) -> Option<Record> {
+    Some(Record::newest(file.content.as_ref()?)?.record)
 }

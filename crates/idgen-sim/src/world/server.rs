@@ -134,15 +134,16 @@ impl Server {
         });
     }
 
-    /// Its file is gone, or an older one. Only what the label in the data covers is promised: without one nothing, and nothing
-    /// above the mark of the older file if that does not show that it is old.
-    pub fn lose_file(&mut self, latest_label_ms: Option<i64>) {
-        let label = self.label().filter(|label| Some(label.until_ms) > latest_label_ms);
+    /// Its file is gone, or this older one. Only what the label in the data covers is promised: without one nothing, and nothing
+    /// above the mark of the older file if that does not show that it is old. Ids begin at that mark.
+    pub fn lose_file(&mut self, found: Option<&Record>) {
+        let label = self.label().filter(|label| Some(label.until_ms) > found.map(|record| record.latest_label_ms));
         if label.is_none_or(|label| label.until_ms <= self.promised.reached_ms) {
             if label.is_none() {
                 self.delete_ids();
             }
             self.promised = Promised::by_rows(&self.directory.wal.entries);
+            self.promised.mark_ms = found.map_or(0, |record| record.mark_ms);
         }
         self.promised.restart(None);
     }
