@@ -174,14 +174,14 @@ fn attempt_within_definition<A: Acquirer>(
 ) -> Option<Result<Granted<A::Term>, Obstacle>> {
     let is_defined = call.is_defined(at, patience)?;
     let wants_shared = call.wants_shared(at);
-    // Shared terms that are not committed do not matter for a slot that has a row: such a term begins only when its
-    // transaction has deleted the row, which is locked then. A lease that is defined has one from its first grant on.
+    // Shared terms that are not committed do not matter for another one, nor for a slot that has a row: such a term begins only
+    // when its transaction has deleted the row, which is locked then. A lease that is defined has one from its first grant on.
     if (wants_shared || is_defined)
         && let Some(tried) = call.grant(at, false, patience)?
     {
         return Some(tried);
     }
-    if !wants_shared && !call.bypasses(at) && !call.wait_for_shared_grants(at, patience) {
+    if !call.bypasses(at) && !call.wait_for_shared_grants(at, patience) {
         return None;
     }
     call.grant(at, true, patience)?

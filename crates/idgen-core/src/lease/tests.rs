@@ -1,6 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
+mod acquiring;
 mod effects;
 mod procedures;
 mod shared;

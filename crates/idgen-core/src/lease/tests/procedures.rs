@@ -11,6 +11,7 @@ struct Row {
     wait_us: i64,
     is_fenced: bool,
     has_locked: bool,
+    slot: Option<i32>,
     log: RefCell<Vec<&'static str>>,
 }
 
@@ -18,7 +19,7 @@ impl Row {
     fn of(token: i64, depth: i32) -> Self {
         let held = HeldRow { token, depth, ttl_us: 100 };
         let (held, now_us, log) = (Cell::new(held), Cell::new(1000), RefCell::default());
-        Self { held, now_us, wait_us: 0, is_fenced: false, has_locked: false, log }
+        Self { held, now_us, wait_us: 0, is_fenced: false, has_locked: false, slot: Some(7), log }
     }
 
     fn did(&self, effect: &'static str) {
@@ -53,7 +54,7 @@ impl TermRow for Row {
     }
 
     fn slot(&self) -> Option<i32> {
-        Some(7)
+        self.slot
     }
 
     fn has_locked(&self) -> bool {
@@ -114,6 +115,9 @@ fn fence_yields_to_a_take_over_unless_that_waits_for_its_transaction() {
     let row = Row { has_locked: true, ..Row::of(1, 1) };
     assert_eq!(fence(&row, 1), Some(7));
     assert_eq!(*row.log.borrow(), ["share"]);
+    // The row is gone.
+    let row = Row { slot: None, ..Row::of(1, 1) };
+    assert_eq!((fence(&row, 1), row.log.take()), (None, vec![]));
 }
 
 #[test]
@@ -263,10 +267,20 @@ fn terms_that_must_end_do_so_before_the_new_one_or_all_is_undone() {
     let (tried, log) = attempt(&[held(0, 5)], &LOCK, &[0], (true, false));
     assert_eq!(tried, Some(Err(Obstacle::Locked { slots: vec![0], has_other_terms: false })));
     assert_eq!(log[1..], ["delete 0", "undo"]);
+    let (tried, _) = attempt(&[held(0, i64::MAX)], &LOCK, &[], (true, false));
+    assert_eq!(tried, Some(Err(Obstacle::NoSlot { until_us: Some(i64::MAX) })), "whatever is not committed");
     // A slot of an earlier definition.
     let (tried, log) = attempt(&[free(0, 5), held(1, 5)], &LOCK, &[], (false, false));
     assert_eq!(tried, Some(Ok(Granted { term: 0, admits_next: false })));
     assert_eq!(log, ["snapshot 0 [1]", "free 1", "take 0"]);
     let (tried, _) = attempt(&[free(0, 5), held(1, 5)], &LOCK, &[1], (false, false));
     assert_eq!(tried, Some(Err(Obstacle::Locked { slots: vec![1], has_other_terms: false })));
+    // A new row beside it. Of several slots, another one may become free sooner.
+    let two = LeaseDefinition { slots: 2, ..LOCK };
+    for (terms, definition, has_other_terms) in
+        [(vec![held(5, 5)], &LOCK, false), (vec![held(5, 5), held(0, i64::MAX)], &two, true)]
+    {
+        let (tried, _) = attempt(&terms, definition, &[5], (false, true));
+        assert_eq!(tried, Some(Err(Obstacle::Locked { slots: vec![5], has_other_terms })));
+    }
 }
