@@ -7,6 +7,9 @@ use proptest::prelude::*;
 use sha2::{Digest, Sha256};
 
 mod label;
+mod labelling;
+mod moves;
+mod port;
 mod promotion;
 mod start;
 mod walk;
