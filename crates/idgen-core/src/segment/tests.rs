@@ -8,6 +8,7 @@ use std::time::Duration;
 
 mod port;
 mod procedures;
+mod rows;
 
 fn values(mut run: ValueRun) -> Vec<i64> {
     std::iter::from_fn(|| (run.count > 0).then(|| run.split_first())).collect()
@@ -223,6 +224,28 @@ fn full_table_evicts_a_tag_that_has_not_drawn_since_the_last_look_or_was_dropped
     table.supersede(key(2), DROPPED, 1);
     table.draw(key(4));
     assert_eq!(table.attach_row(key(6), 1, 1).index, second);
+}
+
+/// A refill or a fetch is late: the row may have been read before, or after, that of the ring.
+#[test]
+fn range_is_installed_only_in_the_ring_of_its_row_and_version() {
+    let range = ValueRun { first: 1, count: 10, stride: 1 };
+    let mut new = NewRange { range, version: 2, is_attached: false, low_water: None, turn: None, began_us: 0 };
+    let mut table = table(1, 1);
+    let install = |table: &mut RingTable, creation, new: &NewRange| {
+        table.install(0, key(creation), new, &mut turns::Turns::default(), 70)
+    };
+    assert!(!install(&mut table, 1, &new), "it has no tenant");
+    let Attachment { handle, .. } = table.attach_row(key(1), 2, 1);
+    assert!(!install(&mut table, 2, &new), "that of another tag");
+    for version in [1, 3] {
+        assert!(!install(&mut table, 1, &NewRange { version, ..new }), "version {version}");
+    }
+    assert_eq!((table.rings[0].draw(handle, 1), table.tenants[0].unwrap().refilled_us), (Ok(Draw::Dry), None));
+    new.low_water = Some(9);
+    assert!(install(&mut table, 1, &new));
+    assert!(matches!(table.rings[0].draw(handle, 1), Ok(Draw::Drawn { request: true, .. })));
+    assert_eq!(table.tenants[0].unwrap().refilled_us, Some(70));
 }
 
 #[test]

@@ -1,13 +1,11 @@
 //! The procedures of refills and of attached servers, with a crash before each of their effects.
 
 use super::port::{Coordinator, Faults, Process, row};
-use crate::segment::fleet::Reply;
-use crate::segment::fleet::rows::{Refused, Server, leave, request, resume};
 use crate::segment::refill::refill;
 use crate::segment::supply::requests::{Answer, Failure};
 use crate::segment::supply::stock::Need;
-use crate::segment::supply::supplier::{Due, Supplier};
-use crate::segment::tag::{Origin, TagRow};
+use crate::segment::supply::supplier::{Due, Next, Supplier};
+use crate::segment::tag::TagRow;
 use crate::segment::{NoValues, ValueRun};
 use proptest::prelude::*;
 use std::cell::RefCell;
@@ -129,18 +127,6 @@ fn values_whose_wait_for_the_standby_is_cancelled_are_not_installed() {
 }
 
 #[test]
-fn row_that_was_attached_again_takes_no_values_of_its_former_number() {
-    let mut tag = row(1);
-    tag.attach(1, 2_000_000);
-    let origin = Origin { source: "7/5/1/1".to_owned(), stride: 1, residue: 0 };
-    let before = tag.basis();
-    assert!(!tag.receive(2, 50, &origin, 10));
-    assert_eq!(tag.basis(), before);
-    assert!(tag.receive(1, 50, &origin, 10));
-    assert_eq!(tag.definition.max_id, 50);
-}
-
-#[test]
 fn ring_takes_no_values_of_another_version_of_its_row() {
     let mut process = Process::new(&fleet(), row(1));
     let tenant = process.ring(1).tenant;
@@ -159,9 +145,40 @@ fn change_of_the_coordinators_tag_is_recorded_by_a_report() {
     assert_eq!(attached.serve(Need::Report, Faults::default()), Some(Ok(())));
     assert_eq!(attached.process.calls, ["open", "ask", "await lock", "write", "commit"]);
     assert!(before.is_another_version(&attached.process.row.basis(), true), "the stock is discarded");
+    assert!(!attached.supplier.is_current(&[], 0, 0), "the row that was read is an old one");
     attached.start();
     attached.serve(Need::Report, Faults::default());
     assert_eq!(attached.process.calls, ["open", "ask"]);
+}
+
+/// Another worker may have raised it since the rows were read, or a role.
+#[test]
+fn values_are_asked_for_above_what_the_row_has_now() {
+    let mut attached = Attached::new(&fleet(), 1);
+    attached.process.row.definition.max_id = 500;
+    assert_eq!(attached.serve(Need::Demand, Faults::default()), Some(Ok(())));
+    assert_eq!(attached.process.coordinator.borrow().reports[0].max_id, 500);
+    assert!(attached.process.row.definition.max_id > 500);
+    // Not under the number of a row that is gone: the one of now counts.
+    attached.process.row.link.server = Some(8);
+    assert_eq!(attached.serve(Need::Demand, Faults::default()), Some(Ok(())));
+    let numbers: Vec<i64> = attached.process.coordinator.borrow().reports.iter().map(|report| report.server).collect();
+    assert_eq!(numbers, [1, 8]);
+}
+
+#[test]
+fn report_is_that_of_rows_that_were_just_read() {
+    let mut supplier = Attached::new(&fleet(), 1).supplier;
+    let due = |need, at_us| Due { creation: 1, need, at_us, ring: None };
+    let next = |supplier: &mut Supplier<NoValues>, need, now_us| supplier.next(&[due(need, 0)], now_us);
+    for need in [Need::Report, Need::Leave] {
+        assert!(matches!(next(&mut supplier, need, 999_999), Next::Serve(_)), "{need:?}");
+        assert!(matches!(next(&mut supplier, need, 1_000_000), Next::Read), "{need:?}");
+        assert!(!supplier.is_current(&[], 0, 0), "they have to be read");
+        supplier.update(Vec::new(), 0, 0);
+    }
+    assert!(matches!(next(&mut supplier, Need::Demand, 1_000_000), Next::Serve(_)), "a fetch reads its row");
+    assert!(matches!(supplier.next(&[due(Need::Demand, 5)], 4), Next::Sleep));
 }
 
 #[test]
@@ -182,45 +199,6 @@ fn detached_server_leaves_and_receives_nothing_before_its_coordinator_knows() {
     assert!(attached.process.coordinator.borrow().reports.is_empty());
     attached.start();
     assert_eq!(attached.serve(Need::Demand, Faults::default()), Some(Ok(())));
-}
-
-#[test]
-fn tag_in_one_line_stays_so_when_it_is_attached_again() {
-    let mut row = row(1);
-    row.attach(1, 2_000_000);
-    (row.definition.step, row.definition.min_step, row.definition.max_step) = (1, 1, 1);
-    row.detach();
-    row.attach(1, 2_000_000);
-    assert!(row.is_in_order());
-}
-
-#[test]
-fn coordinator_refuses_what_its_tag_cannot_give() {
-    let mut coordinator = Coordinator::new();
-    coordinator.tag.definition.upper_bound = 10;
-    let server = |received| Server { number: 1, received };
-    assert_eq!(resume(&mut coordinator, "t", 11), Err(Refused::AboveUpperBound { max_id: 11, upper_bound: 10 }));
-    let exhausted = Refused::Exhausted { upper_bound: 10 };
-    assert_eq!(request(&mut coordinator, "t", server(11), 0).unwrap_err(), exhausted);
-    assert_eq!(request(&mut coordinator, "t", server(10), 1).unwrap_err(), exhausted);
-    assert_eq!(leave(&mut coordinator, "t", server(11)), Err(exhausted));
-    assert!(request(&mut coordinator, "t", server(10), 0).is_ok());
-    coordinator.tag.attach(5, 2_000_000);
-    assert_eq!(request(&mut coordinator, "t", server(10), 0).unwrap_err(), Refused::Chained);
-    assert_eq!(resume(&mut coordinator, "t", 10), Err(Refused::Chained));
-}
-
-/// As by a snapshot of its disk.
-#[test]
-fn coordinator_that_was_set_back_waits_for_all_servers() {
-    let mut coordinator = Coordinator::new();
-    let [one, other] = [1, 2].map(|number| move |received| Server { number, received });
-    for server in [one(0), other(0), one(50)] {
-        request(&mut coordinator, "t", server, 0).unwrap();
-    }
-    let mut ask = |server| request(&mut coordinator, "t", server, 5).unwrap().1;
-    assert_eq!(ask(one(80)), Reply::Waits { unreported: vec![2] });
-    assert_eq!(ask(other(90)), Reply::Granted(ValueRun { first: 91, count: 5, stride: 1 }));
 }
 
 fn faults() -> impl Strategy<Value = Faults> {

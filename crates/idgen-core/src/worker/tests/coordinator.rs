@@ -1,12 +1,12 @@
 //! The procedures of a coordinator on rows in memory.
 
-use super::database::{Database, POOL};
+use super::database::{Database, Locked, POOL};
 use crate::coordinator::Place;
 use crate::history::Identity;
 use crate::worker::Refusal;
 use crate::worker::granting::{Grant, Request, acquire};
-use crate::worker::holding::{Renewal, confirm, release, renew};
-use crate::worker::recording::{begin, begin_another, for_grant};
+use crate::worker::holding::{Lock, Renewal, confirm, release, renew};
+use crate::worker::recording::{begin, begin_another, for_grant, note_lost_grants};
 use crate::worker::search::{Search, WorkerRow};
 
 const TTL_US: i64 = 100;
@@ -132,6 +132,41 @@ fn holder_that_knows_a_later_end_shows_that_the_database_was_set_back() {
     let (worker_id, not_after_us) = (grant.worker_id, grant.rectangle.not_after_us);
     let refusal = Refusal::RenewedByAnother { worker_id, last_us: later_us, not_after_us };
     assert_eq!(renew_later(&mut set_back(500)), Err(refusal));
+}
+
+/// Of several holders that show it, one ends the history: the tokens of the next one are not ended too.
+#[test]
+fn database_that_was_set_back_ends_the_history_that_the_holder_was_read_with() {
+    let mut database = Database { started_us: 1040, ..Database::new(1, TTL_US) };
+    let read = database.history.clone();
+    for (known, acquired_us, is_noted, epoch) in
+        [(&read, 1040, false, 0), (&None, 1039, false, 0), (&read, 1039, true, 1), (&read, 1039, false, 1)]
+    {
+        assert_eq!(note_lost_grants(&mut database, known.as_ref(), acquired_us), is_noted, "{epoch}");
+        assert_eq!(database.history.as_ref().map(|history| history.epoch), Some(epoch));
+    }
+    database.history = None;
+    assert!(note_lost_grants(&mut database, None, 1039), "of an earlier release");
+}
+
+/// Others wait for the history with rows locked: a wait for a row under its lock would be a deadlock.
+#[test]
+fn renewal_locks_its_row_before_the_history_and_only_then() {
+    let mut database = Database::new(1, TTL_US);
+    let mut grant = acquired(&mut database);
+    let row = Locked::WorkerId;
+    for (ttl_us, locks) in
+        [(TTL_US, vec![row(Lock::Tables)]), (2 * TTL_US, vec![row(Lock::Tables), row(Lock::Row), Locked::History])]
+    {
+        (database.pool.ttl_us, database.locked) = (ttl_us, Vec::new());
+        let Ok(Renewal::Until(end_us)) = renewed(&mut database, &grant) else { panic!("it is held") };
+        grant.rectangle.not_after_us = end_us;
+        assert_eq!(database.locked, locks);
+    }
+    database.locked.clear();
+    confirm(&mut database, POOL, grant.token).expect("it is held");
+    release(&mut database, POOL, grant.token, None, None).expect("it is held");
+    assert_eq!(database.locked, [row(Lock::Nothing), row(Lock::Row)]);
 }
 
 #[test]

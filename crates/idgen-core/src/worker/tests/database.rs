@@ -10,6 +10,12 @@ use crate::worker::{PoolBounds, Rectangle};
 
 pub const POOL: &str = "servers";
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Locked {
+    WorkerId(Lock),
+    History,
+}
+
 /// A clone is a copy of the data directory.
 #[derive(Clone)]
 pub struct Database {
@@ -24,6 +30,8 @@ pub struct Database {
     pub drawn: u64,
     /// The commit waits for the standbys.
     pub survives_failover: bool,
+    /// What was locked, in order.
+    pub locked: Vec<Locked>,
 }
 
 impl Database {
@@ -44,6 +52,7 @@ impl Database {
             label: None,
             drawn: 0,
             survives_failover: false,
+            locked: Vec::new(),
         };
         // With the first pool, before its rows.
         begin(&mut database);
@@ -101,7 +110,9 @@ impl HistoryStore for Database {
         self.history.clone()
     }
 
-    fn lock(&mut self) {}
+    fn lock(&mut self) {
+        self.locked.push(Locked::History);
+    }
 
     fn write(&mut self, history: &History, replaces: bool) {
         if replaces || self.history.is_none() {
@@ -168,7 +179,8 @@ impl GrantRows for Database {
 }
 
 impl HeldRows for Database {
-    fn held(&mut self, _pool: &str, token: i64, _lock: Lock) -> Option<Held> {
+    fn held(&mut self, _pool: &str, token: i64, lock: Lock) -> Option<Held> {
+        self.locked.push(Locked::WorkerId(lock));
         let epoch = self.history.as_ref().map_or(0, |history| history.epoch);
         let is_current = |row: &WorkerRow| row.token == Some(token) && row.epoch == epoch;
         let (row, rectangle, acquired_us) = self.rows.iter().find(|(row, ..)| is_current(row))?;

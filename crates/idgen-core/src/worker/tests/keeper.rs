@@ -2,10 +2,11 @@
 
 use super::database::{Database, POOL};
 use super::own::{Killed, Link, Own};
+use crate::coordinator::{CoordinatorId, Place};
 use crate::worker::by_hand::WorkerSetting;
 use crate::worker::keeper::Keeper;
 use crate::worker::lease::ServerLease;
-use crate::worker::memory::MemoryFile;
+use crate::worker::memory::{LastWorkerId, Memory, MemoryFile, RememberedLease, remember_pool};
 use crate::worker::server::{ConfiguredPool, Interrupt};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -123,7 +124,7 @@ fn server_that_starts_again_ends_its_last_lease_unless_its_directory_is_a_copy()
         let mut keeper = start(&mut own);
         run(&mut own, &mut keeper, 1);
         if let (true, MemoryFile::Valid(memory)) = (is_copy, &mut own.memory) {
-            memory.place = crate::coordinator::Place::new("another", "6-7", "two");
+            memory.place = Place::new("another", "6-7", "two");
         }
         keeper = start(&mut own);
         run(&mut own, &mut keeper, 1);
@@ -147,4 +148,31 @@ fn server_that_leaves_its_pool_gives_its_lease_back_and_forgets_it() {
     own.setting.worker_id = 1;
     run(&mut own, &mut keeper, 1);
     assert_eq!(own.issuing.map(|(worker_id, ..)| worker_id), Some(1));
+}
+
+/// Otherwise a start in this place would not count it, or one in the former place would.
+#[test]
+fn worker_id_by_hand_is_remembered_in_the_place_of_now_but_not_over_a_lease() {
+    let (here, there) = (Own::here(), Place::new("another", "6-7", "two"));
+    let by_hand = LastWorkerId::ByHand(5);
+    let coordinator = CoordinatorId { system_identifier: 1, database: 3 };
+    let leased = LastWorkerId::Leased(RememberedLease { pool: POOL.to_owned(), coordinator, token: 7, worker_id: 2 });
+    let file = |place: &Place, worker: &LastWorkerId| {
+        MemoryFile::Valid(Memory { place: place.clone(), worker: worker.clone() })
+    };
+    for (before, is_written) in [
+        (MemoryFile::Missing, true),
+        (file(&here, &LastWorkerId::Unknown), true),
+        (file(&here, &LastWorkerId::ByHand(6)), true),
+        (file(&there, &by_hand), true),
+        (file(&here, &by_hand), false),
+        (file(&there, &leased), false),
+        (MemoryFile::Unreadable("a reason".to_owned()), false),
+    ] {
+        let setting = WorkerSetting { worker_id: 5, is_undecided: false, is_in_use: true, has_issued: true };
+        let mut own = Own { memory: before.clone(), setting, ..own() };
+        remember_pool(&mut own).expect("it can be written");
+        assert_eq!(own.until_killed != NEVER, is_written, "{before:?}");
+        assert_eq!(own.memory, if is_written { file(&here, &by_hand) } else { before });
+    }
 }
