@@ -2,7 +2,7 @@
 
 use super::port::{Canceled, Failed, OneProcess, Worker};
 use super::*;
-use crate::clock::labelling::end_wait_of_transaction;
+use crate::clock::labelling::{end_wait_of_transaction, fail_label};
 use crate::clock::moves::{begin, raise_to, reserve, write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::Relaxed;
@@ -120,6 +120,23 @@ fn mark_passes_the_label_where_no_worker_writes_it_and_the_next_label_is_told() 
         assert_eq!(effects.iter().filter(|effect| *effect == "LabelKnownAgain").count(), 1, "{effects:?}");
         assert_eq!(server.label(), 72_000);
     }
+}
+
+#[test]
+fn worker_that_fails_wakes_the_sessions_that_wait() {
+    let server = labelled();
+    let signals = server.signals.get();
+    fail_label(&server);
+    assert_eq!(server.signals.get(), signals + 1);
+}
+
+#[test]
+fn label_that_was_written_before_the_wait_needs_none() {
+    let server = labelled();
+    server.worker.set(Worker::WritesAtOnce);
+    draw(&server, 50_000).unwrap();
+    let effects = ["write 11000, label up to 61000", "start", "label 61000", "write 55500, label up to 61000"];
+    assert_eq!(server.effects(), effects);
 }
 
 #[test]

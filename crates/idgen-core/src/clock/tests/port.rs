@@ -12,10 +12,11 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-/// What becomes of the worker that a process has started, once that waits.
+/// What becomes of the worker that a process has started, once that waits, or at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Worker {
     Writes,
+    WritesAtOnce,
     Fails,
     IsSuspended,
     CannotStart,
@@ -119,7 +120,7 @@ impl OneProcess {
     pub fn run_worker(&self) {
         if self.has_started.take() {
             match self.worker.get() {
-                Worker::Writes => write_label(self),
+                Worker::Writes | Worker::WritesAtOnce => write_label(self),
                 Worker::Fails => fail_label(self),
                 Worker::IsSuspended | Worker::CannotStart => self.has_started.set(true),
             }
@@ -225,6 +226,9 @@ impl Port for OneProcess {
         self.did("start");
         let starts = self.worker.get() != Worker::CannotStart;
         self.has_started.set(starts);
+        if self.worker.get() == Worker::WritesAtOnce {
+            self.run_worker();
+        }
         starts
     }
 

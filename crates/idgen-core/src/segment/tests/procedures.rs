@@ -189,6 +189,7 @@ fn detached_server_leaves_and_receives_nothing_before_its_coordinator_knows() {
     assert_eq!(attached.process.row.link.server, Some(1), "the coordinator knows it by this number");
     assert_eq!(attached.serve(Need::Demand, Faults::default()), Some(Err(Failure::Gone)));
     assert_eq!(attached.process.calls, ["lock", "commit"], "nothing is asked for");
+    assert!(!attached.supplier.is_current(&[], 0, 0), "the rows that were read are old ones");
     attached.start();
     assert_eq!(attached.serve(Need::Leave, Faults::default()), Some(Ok(())));
     assert_eq!(
@@ -197,6 +198,7 @@ fn detached_server_leaves_and_receives_nothing_before_its_coordinator_knows() {
         "the row remembers it until then"
     );
     assert!(attached.process.coordinator.borrow().reports.is_empty());
+    assert!(!attached.supplier.is_current(&[], 0, 0), "it is listed no more, unless it was attached again");
     attached.start();
     assert_eq!(attached.serve(Need::Demand, Faults::default()), Some(Ok(())));
 }
