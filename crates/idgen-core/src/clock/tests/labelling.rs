@@ -20,6 +20,8 @@ fn labelled() -> OneProcess {
     server
 }
 
+type Work = fn(&OneProcess) -> Result<(), Failed>;
+
 /// Draws an id at this time.
 fn draw(server: &OneProcess, time: i64) -> Result<(), Failed> {
     reserve(server, NOW_MS + time, NOW_MS + time + DRIFT_MS)
@@ -145,8 +147,7 @@ fn wait_for_a_label_can_be_canceled_and_fails_if_the_file_cannot_allow_it() {
     let server = OneProcess::new(Some(Record { latest_label_ms: NOW_MS + FAR, ..record(9, NOW_MS + 5500) }));
     begin(&server, &evidence(NOW_MS)).unwrap();
     server.effects();
-    let works: [fn(&OneProcess) -> Result<(), Failed>; 2] =
-        [|server| draw(server, 50_000), |server| raise_to(server, NOW_MS + 50_000)];
+    let works: [Work; 2] = [|server| draw(server, 50_000), |server| raise_to(server, NOW_MS + 50_000)];
     for work in works {
         server.is_canceled.set(true);
         assert!(catch_unwind(AssertUnwindSafe(|| work(&server))).is_err());
