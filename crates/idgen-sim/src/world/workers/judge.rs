@@ -207,6 +207,9 @@ impl Judge {
             if has(&term.entry) {
                 continue;
             }
+            // One copy of a memory has renewed, and the other one can do it again.
+            let renewed_us = term.copied_until_us.filter(|_| !is_noticed).map(|until_us| until_us.max(term.end_us));
+            term.copied_until_us = renewed_us.or(term.copied_until_us);
             let is_ahead = term.end_us > term.clock_us + term.longest_us;
             term.is_excused |= has_lost_interruption && is_ahead;
             term.is_of_first |= has_lost_longest && known_us == 0;
