@@ -78,7 +78,8 @@ impl<'a> Clock<'a> {
         let mut pause_us = 0;
         loop {
             let wall_ms = self.wall_ms();
-            let limit_ms = (wall_ms + self.drift_and_window_ms().0).max(opened_ms);
+            let clock_limit_ms = wall_ms + self.drift_and_window_ms().0;
+            let limit_ms = clock_limit_ms.max(opened_ms);
             let bounds = Bounds { now_ms: wall_ms, limit_ms, ceiling_ms: self.memory.high_water.mark.ceiling_ms() };
             let tick_us = self.memory.tick_us(layout);
             self.process.step();
@@ -87,7 +88,7 @@ impl<'a> Clock<'a> {
             match issue {
                 Ok(Issue::Issued(run)) => {
                     // Others may have begun the tick by a later reading of the clock.
-                    let latest_ms = self.now_bounds().limit_ms.max(limit_ms);
+                    let latest_ms = self.now_bounds().limit_ms.max(clock_limit_ms);
                     let now = Now { limit_ms: latest_ms, boot_ms: self.boot_us() / 1000, tick_ms: tick_us / 1000 };
                     self.process.judge_issue(layout, &space, &run, &now);
                     let last_ms = space.time_ms(run.first + run.count - 1);
@@ -162,8 +163,7 @@ impl<'a> Clock<'a> {
     /// Makes ids begin at this time, if the server may issue any.
     pub fn observe(&self, floor_ms: i64) -> Result<(), Refusal> {
         self.attach(0)?;
-        let boot_ms = self.boot_us() / 1000;
-        self.process.promised(|promised| promised.raise(floor_ms, boot_ms));
+        self.process.promised(|promised| promised.raise(floor_ms));
         moves::raise_to(self, floor_ms).map_err(|FileError| Refusal::File)
     }
 

@@ -270,10 +270,9 @@ impl Ids {
         stage.world.tell(index, || "is promoted".to_owned());
         stage.world.reach("a standby is promoted");
         self.take_over(stage, index);
-        let longest_move_ms = stage.world.settings.longest_move_ms.get();
         stage.server(index, |server| {
             server.promote();
-            server.expect_ids(longest_move_ms);
+            server.expect_ids();
         });
     }
 

@@ -16,6 +16,8 @@ pub struct Promised {
     pub reached_ms: i64,
     /// The latest mark that was written, or may have been.
     pub mark_ms: i64,
+    /// Since the start, ids were made to begin here, on purpose.
+    raised_ms: i64,
 }
 
 /// The ids of one layout.
@@ -63,7 +65,7 @@ impl Promised {
     /// The server starts.
     pub fn restart(&mut self, floor_at_most_ms: Option<i64>) {
         self.lines.iter_mut().for_each(|line| line.lead_ms = None);
-        self.floor_at_most_ms = floor_at_most_ms;
+        (self.floor_at_most_ms, self.raised_ms) = (floor_at_most_ms, 0);
     }
 
     /// The server has issued ids since it started. So they have reached where they began.
@@ -71,10 +73,10 @@ impl Promised {
         self.lines.iter().any(|line| line.lead_ms.is_some())
     }
 
-    /// All ids begin at this time or later, on purpose.
-    pub fn raise(&mut self, floor_ms: i64, boot_ms: i64) {
+    /// All ids are made to begin at this time or later, on purpose. Others may be issued before that takes effect.
+    pub fn raise(&mut self, floor_ms: i64) {
         self.reached_ms = self.reached_ms.max(floor_ms);
-        self.lines.iter_mut().for_each(|line| line.lead_ms = line.lead_ms.map(|ms| ms.max(floor_ms - boot_ms)));
+        self.raised_ms = self.raised_ms.max(floor_ms);
         self.floor_at_most_ms = self.floor_at_most_ms.map(|at_most_ms| at_most_ms.max(floor_ms));
     }
 
@@ -92,9 +94,10 @@ impl Promised {
         let lead_ms = time_ms - now.boot_ms;
         line.above = last;
         self.reached_ms = self.reached_ms.max(time_ms);
-        let is_ahead = time_ms > now.limit_ms;
+        let is_ahead = time_ms > now.limit_ms && time_ms > self.raised_ms + now.tick_ms;
         line.lead_ms = Some(if is_ahead { most_ms.map_or(lead_ms, |most_ms| most_ms.min(lead_ms)) } else { lead_ms });
-        let most_ms = most_ms.filter(|most_ms| is_ahead && lead_ms > most_ms + now.tick_ms)?;
+        // A line begins at a whole tick, and opens one more at once.
+        let most_ms = most_ms.filter(|most_ms| is_ahead && lead_ms > most_ms + 2 * now.tick_ms)?;
         Some(format!("S3: an id is {} ms further ahead than it may be", lead_ms - most_ms))
     }
 }

@@ -66,6 +66,9 @@ pub struct Settings {
     pub longest_move_ms: Cell<i64>,
 }
 
+/// The longest move of the mark under any settings, which can change before the first id.
+pub const LONGEST_MOVE_MS: i64 = 20_000;
+
 /// Faults that last.
 #[derive(Default)]
 pub struct Faults {

@@ -28,9 +28,8 @@ pub fn start_up(process: &Process) {
         }
         None => process.change(|server| server.begin_to_write()),
     }
-    let longest_move_ms = process.world.settings.longest_move_ms.get();
     process.change(|server| match server.phase {
-        Phase::Running => server.expect_ids(longest_move_ms),
+        Phase::Running => server.expect_ids(),
         Phase::Stopped | Phase::Starting | Phase::Recovering => {}
     });
 }

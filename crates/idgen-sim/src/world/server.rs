@@ -1,5 +1,6 @@
 //! A simulated server: a data directory, clocks, and shared memory while it runs.
 
+use super::LONGEST_MOVE_MS;
 use super::clock::HIGH_WATER_FILE;
 use super::disk::{ControlState, Directory, Entry};
 use super::judge::Promised;
@@ -102,15 +103,19 @@ impl Server {
     }
 
     /// It will issue ids. After a recovery they begin at the mark, or one move past the label, at the latest.
-    pub fn expect_ids(&mut self, longest_move_ms: i64) {
-        if self.promised.floor_at_most_ms.is_none() {
-            self.promised.restart(self.latest_floor_ms(longest_move_ms));
+    pub fn expect_ids(&mut self) {
+        let is_promoted = self.label().is_some_and(|label| label.timeline != self.directory.control.timeline);
+        let known_ms = self.promised.floor_at_most_ms;
+        // Until it has written a label, a promoted server can begin past that of its primary at each start.
+        if known_ms.is_none() || is_promoted {
+            let latest_ms = self.latest_floor_ms();
+            self.promised.restart(latest_ms.map(|latest_ms| latest_ms.max(known_ms.unwrap_or(latest_ms))));
         }
     }
 
     /// `None` if the clock decides: without a label, or with a file that is damaged.
-    fn latest_floor_ms(&self, longest_move_ms: i64) -> Option<i64> {
-        let past_label_ms = self.label()?.until_ms + longest_move_ms;
+    fn latest_floor_ms(&self) -> Option<i64> {
+        let past_label_ms = self.label()?.until_ms + LONGEST_MOVE_MS;
         let file = self.directory.files.get(HIGH_WATER_FILE).and_then(|file| file.content.as_ref());
         let Some(content) = file else { return Some(past_label_ms) };
         let found = Record::newest(content).filter(|found| !found.other_is_damaged)?;
@@ -129,7 +134,11 @@ impl Server {
         self.promised.restart(match floor {
             Floor::Exact if self.promised.has_issued() => Some(self.promised.reached_ms + 1),
             Floor::Exact => known_ms,
-            Floor::Mark => Some(self.promised.mark_ms),
+            // A record that was not written as a whole can make the file look older than the data.
+            Floor::Mark if self.memory.is_disturbed.get() => None,
+            Floor::Mark if self.promised.has_issued() => Some(self.promised.mark_ms),
+            // It may have written no record since it was promoted, or since its file was lost.
+            Floor::Mark => known_ms.map(|known_ms| known_ms.max(self.promised.mark_ms)),
             Floor::Unknown => None,
         });
     }
