@@ -90,7 +90,11 @@ impl Group {
         let values = self.bars.iter().map(value).collect::<Result<Vec<_>, _>>()?;
         let scale = LONGEST / values.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
         let Theme { text, idgen, other, .. } = theme;
+        let shown = &data.subject("ids")?.machine.idgen;
         for (index, (bar, value)) in self.bars.iter().zip(values).enumerate() {
+            // The caption has the version of ids.
+            let version = &data.subject(bar.subject)?.machine.idgen;
+            let label = if version == shown { bar.label.to_owned() } else { format!("{}, {version}", bar.label) };
             let y = top + STEP * index as f64;
             let (colour, weight) = if bar.is_idgen { (idgen, 600) } else { (other, 400) };
             // A bar of nearly nothing is still visible.
@@ -102,7 +106,7 @@ impl Group {
                  <text x=\"{:.1}\" y=\"{:.0}\" fill=\"{text}\">{}</text>",
                 LEFT - 10.0,
                 y + 15.0,
-                bar.label,
+                label,
                 LEFT + width + 8.0,
                 y + 15.0,
                 three_digits(value),
