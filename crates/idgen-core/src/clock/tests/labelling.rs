@@ -161,12 +161,12 @@ fn wait_for_a_label_can_be_canceled_and_fails_if_the_file_cannot_allow_it() {
 }
 
 #[test]
-fn worker_requests_the_next_label_if_the_mark_has_reached_its_own_meanwhile() {
+fn worker_requests_the_next_label_if_the_mark_has_reached_its_own_while_it_commits() {
     let server = labelled();
     server.worker.set(Worker::IsSuspended);
     draw_and_be_canceled(&server, 16_500);
     server.effects();
-    server.meanwhile.set(Some(Box::new(|server| {
+    server.concurrent.set(Some(Box::new(|server| {
         write(server, &mut server.written.borrow_mut(), NOW_MS + 27_500).unwrap();
         server.high_water.mark.publish(Target::at(NOW_MS + 27_500));
     })));

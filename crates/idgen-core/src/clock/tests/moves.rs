@@ -122,7 +122,7 @@ fn mark_moves_only_past_ids_that_reach_it_and_no_further_than_the_label() {
 fn label_that_is_lowered_before_the_lock_is_taken_stops_the_mark_until_the_next_one() {
     let lowered = || {
         let server = labelled_up_to(20_000);
-        server.meanwhile.set(Some(Box::new(|server| {
+        server.concurrent.set(Some(Box::new(|server| {
             server.written.borrow_mut().labels.begin(&server.high_water.label.reach, NOW_MS + 5500);
         })));
         server
@@ -177,7 +177,7 @@ fn mark_that_is_due_moves_early_unless_another_process_moves_it_or_the_label_is_
     assert_eq!(server.effects(), ["read", "write 5500, label up to 15500", "start"]);
     // Another process has moved the mark before this one gets the lock.
     let server = labelled_up_to(15_000);
-    server.meanwhile.set(Some(Box::new(|server| server.high_water.mark.publish(Target::at(NOW_MS + 9500)))));
+    server.concurrent.set(Some(Box::new(|server| server.high_water.mark.publish(Target::at(NOW_MS + 9500)))));
     move_if_due(&server, NOW_MS + 5500);
     assert!(server.effects().is_empty());
 }
@@ -258,7 +258,7 @@ fn wait_for_the_lock_of_the_file_ends_with_the_other_process() {
     assert_eq!(server.signals.get(), 1, "for the next one");
     // The other process has moved it.
     let server = labelled_up_to(16_500);
-    server.meanwhile.set(Some(Box::new(|server| server.high_water.mark.publish(Target::at(NOW_MS + 11_000)))));
+    server.concurrent.set(Some(Box::new(|server| server.high_water.mark.publish(Target::at(NOW_MS + 11_000)))));
     reserve(&server, NOW_MS + 5500, NOW_MS + 6500).unwrap();
     assert!(server.effects().is_empty());
 }

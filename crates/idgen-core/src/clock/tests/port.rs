@@ -29,7 +29,7 @@ pub struct Canceled;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failed;
 
-type Meanwhile = Box<dyn FnOnce(&OneProcess)>;
+type Concurrent = Box<dyn FnOnce(&OneProcess)>;
 
 pub struct OneProcess {
     pub high_water: HighWater,
@@ -48,7 +48,7 @@ pub struct OneProcess {
     /// Another process has the lock of the file.
     pub is_busy: Cell<bool>,
     /// What others do before this process tries the lock, or while its worker commits.
-    pub meanwhile: Cell<Option<Meanwhile>>,
+    pub concurrent: Cell<Option<Concurrent>>,
     pub is_waiting: AtomicBool,
     pub signals: Cell<u32>,
     is_prepared: Cell<bool>,
@@ -75,7 +75,7 @@ impl OneProcess {
             cancels_wait: Cell::default(),
             writes_fail: Cell::default(),
             is_busy: Cell::default(),
-            meanwhile: Cell::default(),
+            concurrent: Cell::default(),
             is_waiting: AtomicBool::new(false),
             signals: Cell::default(),
             is_prepared: Cell::default(),
@@ -111,8 +111,8 @@ impl OneProcess {
     }
 
     fn let_others_run(&self) {
-        if let Some(meanwhile) = self.meanwhile.take() {
-            meanwhile(self);
+        if let Some(concurrent) = self.concurrent.take() {
+            concurrent(self);
         }
     }
 
