@@ -72,52 +72,17 @@ impl<'a> Fired<'a> {
         datum::name(unsafe { CStr::from_ptr((*(*self.relation()).rd_rel).relname.data.as_ptr()) })
     }
 
-    /// True if the rows differ in the primary key. By the bytes: equal values of different bytes count as different.
-    pub fn has_other_key(self, old: pg_sys::HeapTuple, new: pg_sys::HeapTuple) -> bool {
-        self.key_columns().into_iter().any(|number| {
-            let [old, new] = [old, new].map(|row| self.value(row, number));
-            // SAFETY: a number of the columns; both values have its type.
-            unsafe {
-                let (mut length, mut by_value) = (0, false);
-                pg_sys::get_typlenbyval(pg_sys::SPI_gettypeid(self.columns(), number), &mut length, &mut by_value);
-                !pg_sys::datum_image_eq(old, new, by_value, length.into())
-            }
-        })
-    }
-
-    /// Inserts the primary key of a row into a table of the same schema, in columns of the same names, and a bigint into
-    /// another column, with the rights of the user. False if that inserts no row.
-    pub fn insert_key(self, row: pg_sys::HeapTuple, table: &CStr, column: &CStr, number: i64) -> bool {
-        let mut parts: Vec<KeyPart> = self.key_columns().into_iter().map(|column| self.part(row, column)).collect();
-        parts.push(KeyPart { name: column.to_owned(), kind: pg_sys::INT8OID, value: number.into() });
-        insert(&self.sibling(table), &parts) == 1
-    }
-
-    /// The columns of the primary key; none without one that is checked at once.
-    pub fn key_columns(self) -> Vec<i32> {
+    /// The primary key of the table. Older versions of PostgreSQL do not tell one that is deferrable.
+    pub fn key(self) -> Option<Key<'a>> {
         let kind = pg_sys::IndexAttrBitmapKind::INDEX_ATTR_BITMAP_PRIMARY_KEY;
         // SAFETY: an open table; the set is a copy in the memory of the call.
         let set = unsafe { pg_sys::RelationGetIndexAttrBitmap(self.relation(), kind) };
         // SAFETY: as above.
         let next = |member: &i32| unsafe { Some(pg_sys::bms_next_member(set, *member)).filter(|next| *next >= 0) };
-        std::iter::successors(next(&-1), next)
+        let columns: Vec<i32> = std::iter::successors(next(&-1), next)
             .map(|member| member + pg_sys::FirstLowInvalidHeapAttributeNumber)
-            .collect()
-    }
-
-    fn part(self, row: pg_sys::HeapTuple, number: i32) -> KeyPart {
-        // SAFETY: a number of the columns.
-        let (name, kind) = unsafe {
-            (CStr::from_ptr(pg_sys::SPI_fname(self.columns(), number)), pg_sys::SPI_gettypeid(self.columns(), number))
-        };
-        KeyPart { name: name.to_owned(), kind, value: self.value(row, number) }
-    }
-
-    /// A column of the primary key, which is never NULL.
-    fn value(self, row: pg_sys::HeapTuple, number: i32) -> pg_sys::Datum {
-        let mut is_null = false;
-        // SAFETY: a row of the table, and a number of its columns.
-        unsafe { pg_sys::SPI_getbinval(row, self.columns(), number, &mut is_null) }
+            .collect();
+        (!columns.is_empty()).then_some(Key { fired: self, columns })
     }
 
     /// A table in the schema of the trigger's table, or of the partitioned table that this is a part of; quoted. No search path
@@ -146,6 +111,46 @@ impl<'a> Fired<'a> {
     fn columns(self) -> pg_sys::TupleDesc {
         // SAFETY: the relation of a trigger is open while it fires.
         unsafe { (*self.relation()).rd_att }
+    }
+}
+
+/// The primary key of the table of a trigger. No column of it is NULL.
+pub struct Key<'a> {
+    fired: Fired<'a>,
+    columns: Vec<i32>,
+}
+
+impl Key<'_> {
+    /// True if it differs between the rows. By the bytes: equal values of different bytes count as different.
+    pub fn differs(&self, old: pg_sys::HeapTuple, new: pg_sys::HeapTuple) -> bool {
+        self.columns.iter().any(|&number| {
+            let [old, new] = [old, new].map(|row| self.part(row, number));
+            let (mut length, mut by_value) = (0, false);
+            // SAFETY: both values have this type.
+            unsafe {
+                pg_sys::get_typlenbyval(old.kind, &mut length, &mut by_value);
+                !pg_sys::datum_image_eq(old.value, new.value, by_value, length.into())
+            }
+        })
+    }
+
+    /// Inserts that of a row into a table of the same schema, in columns of the same names, and a bigint into another column,
+    /// with the rights of the user. False if that inserts no row.
+    pub fn insert(&self, row: pg_sys::HeapTuple, table: &CStr, column: &CStr, number: i64) -> bool {
+        let mut parts: Vec<KeyPart> = self.columns.iter().map(|&column| self.part(row, column)).collect();
+        parts.push(KeyPart { name: column.to_owned(), kind: pg_sys::INT8OID, value: number.into() });
+        insert(&self.fired.sibling(table), &parts) == 1
+    }
+
+    fn part(&self, row: pg_sys::HeapTuple, number: i32) -> KeyPart {
+        let columns = self.fired.columns();
+        let mut is_null = false;
+        // SAFETY: a row of the table, and a number of its columns.
+        unsafe {
+            let name = CStr::from_ptr(pg_sys::SPI_fname(columns, number)).to_owned();
+            let kind = pg_sys::SPI_gettypeid(columns, number);
+            KeyPart { name, kind, value: pg_sys::SPI_getbinval(row, columns, number, &mut is_null) }
+        }
     }
 }
 

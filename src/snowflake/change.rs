@@ -8,7 +8,7 @@
 
 use super::next::next_id;
 use super::{errors, layouts};
-use crate::pg::fired::{Fired, Moment};
+use crate::pg::fired::{Fired, Key, Moment};
 use crate::pg::function::{self, TriggerRow};
 use crate::settings;
 use pgrx::prelude::*;
@@ -28,15 +28,14 @@ fn snowflake_change(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {
         (Some(Moment::BeforeTruncate), _) => errors::truncation_unseen(&fired.table_name()).raise(),
         (Some(Moment::BeforeInsertOrUpdate { new }), [column]) => numbered(fired, new, column),
         (Some(Moment::AfterUpdate { old, new }), [column, table]) => {
-            require_key(fired);
-            if fired.has_other_key(old, new) {
-                keep_key(fired, old, table, column);
+            let key = require_key(fired);
+            if key.differs(old, new) {
+                keep_key(&key, old, table, column);
             }
             old
         }
         (Some(Moment::AfterDelete { old }), [column, table]) => {
-            require_key(fired);
-            keep_key(fired, old, table, column);
+            keep_key(&require_key(fired), old, table, column);
             old
         }
         (Some(Moment::BeforeInsertOrUpdate { .. }), _) => {
@@ -62,14 +61,13 @@ fn numbered(fired: Fired, new: pg_sys::HeapTuple, column: &CStr) -> pg_sys::Heap
 }
 
 /// Also for an update that keeps the key: the first one that does not must not be the first that fails.
-fn require_key(fired: Fired) {
-    if fired.key_columns().is_empty() {
-        errors::change_usage("The table has no primary key, or a deferrable one.").raise();
-    }
+fn require_key<'a>(fired: Fired<'a>) -> Key<'a> {
+    let refuse = || errors::change_usage("The table has no primary key, or a deferrable one.").raise();
+    fired.key().unwrap_or_else(refuse)
 }
 
-fn keep_key(fired: Fired, old: pg_sys::HeapTuple, table: &CStr, column: &CStr) {
-    if !fired.insert_key(old, table, column, draw()) {
+fn keep_key(key: &Key, old: pg_sys::HeapTuple, table: &CStr, column: &CStr) {
+    if !key.insert(old, table, column, draw()) {
         errors::change_usage("A trigger or a rule of the table for keys has refused one.").raise();
     }
 }

@@ -1,7 +1,7 @@
 //! Snowflake ids. `next` issues them, `decode` reads them, `settled` returns the one up to which no transaction can commit a
-//! row any more, and `change` gives one to each change of a row. This file has what moves ids on: `snowflake_observe`, past a given id, as `setval` does for a
-//! sequence; and the part of `snowflake_adopt` that SQL cannot do, running expressions of a table with the rights of
-//! its owner.
+//! row any more, and `change` gives one to each change of a row. This file has what moves ids on: `snowflake_observe`, past
+//! a given id, as `setval` does for a sequence; and the part of `snowflake_adopt` that SQL cannot do, running expressions of
+//! a table with the rights of its owner.
 
 use crate::clock;
 use crate::error;
