@@ -72,14 +72,15 @@ impl Proxy {
             changed: Condvar::new(),
             accepted: AtomicUsize::new(0),
             delay: Mutex::default(),
+            target: Mutex::new(socket(cluster.dir())),
         };
         let gate = Arc::new(gate);
-        let (passage, target) = (Arc::clone(&gate), socket(cluster.dir()));
+        let passage = Arc::clone(&gate);
         let acceptor = thread::spawn(move || {
             thread::scope(|scope| {
                 while let Ok(client) = accept() {
                     passage.accepted.fetch_add(1, Ordering::Relaxed);
-                    scope.spawn(|| serve(client.into(), &target, &passage));
+                    scope.spawn(|| serve(client.into(), &passage));
                 }
             })
         });
@@ -114,6 +115,11 @@ impl Proxy {
         *self.gate.delay.lock().expect("no thread panics with the lock") = time;
     }
 
+    /// New connections go to another cluster.
+    pub fn forward_to(&self, cluster: &Cluster) {
+        *self.gate.target.lock().expect("no thread panics with the lock") = socket(cluster.dir());
+    }
+
     /// Forwards what was held back, and all that follows.
     pub fn resume_forwarding(&self) {
         self.gate.set(State::Open);
@@ -143,6 +149,8 @@ struct Gate {
     changed: Condvar,
     accepted: AtomicUsize,
     delay: Mutex<Duration>,
+    /// The socket of the server.
+    target: Mutex<PathBuf>,
 }
 
 impl Gate {
@@ -177,8 +185,9 @@ fn socket(dir: &Path) -> PathBuf {
 }
 
 /// Serves one connection. `None` if it could not be set up.
-fn serve(client: UnixStream, target: &Path, gate: &Gate) -> Option<()> {
+fn serve(client: UnixStream, gate: &Gate) -> Option<()> {
     let passing = gate.pass()?;
+    let target = gate.target.lock().expect("no thread panics with the lock").clone();
     let server = UnixStream::connect(target).ok()?;
     drop(passing);
     for stream in [&client, &server] {

@@ -21,8 +21,6 @@ pub struct Crew<'cluster> {
     ttl: &'static str,
     /// After the owner and the ttl.
     arguments: Vec<String>,
-    /// How they connect.
-    conninfo: String,
     /// By their owners.
     working: BTreeMap<String, Example>,
     paused: Vec<(String, Example, Paused)>,
@@ -42,7 +40,6 @@ impl<'cluster> Crew<'cluster> {
             lease,
             ttl,
             arguments: Vec::new(),
-            conninfo: cluster.conninfo(),
             working: BTreeMap::new(),
             paused: Vec::new(),
             started: 0,
@@ -67,18 +64,13 @@ impl<'cluster> Crew<'cluster> {
         self
     }
 
-    pub fn connecting_to(mut self, conninfo: String) -> Self {
-        self.conninfo = conninfo;
-        self
-    }
-
     pub fn start(&mut self, count: usize) {
         for _ in 0..count {
             let owner = format!("worker-{}", self.started);
             self.started += 1;
             let mut command = self.cluster.program("/usr/bin/python3");
             command.arg("-u").arg((self.copy)(self.cluster, self.program)).env("PYTHONDONTWRITEBYTECODE", "1");
-            command.args([&self.conninfo, self.lease, &owner, self.ttl]).args(&self.arguments);
+            command.args([&self.cluster.conninfo(), self.lease, &owner, self.ttl]).args(&self.arguments);
             self.working.insert(owner, Example::start(self.cluster, &mut command));
         }
     }

@@ -107,32 +107,6 @@ fn each_task_is_done_once_whatever_happens_to_workers() {
 }
 
 #[test]
-fn each_task_is_done_once_over_a_failover() {
-    const TASKS: usize = 200;
-    let primary = cluster(4);
-    let standby = primary.standby_builder().synchronous().start();
-    let mut client = primary.client();
-    let conninfo = format!(
-        "host='{},{}' port={},{} dbname=postgres user=postgres target_session_attrs=read-write",
-        primary.host(),
-        standby.host(),
-        primary.port(),
-        standby.port()
-    );
-    let mut crew = crew(&primary, "1").connecting_to(conninfo);
-    crew.start(2);
-    add_tasks(&mut client, TASKS);
-    wait_for_one(&primary, "a task to be done", "(SELECT FROM reminder LIMIT 1) AS made");
-    primary.stop(Stop::Immediate);
-    standby.promote();
-    let mut client = standby.client();
-    add_tasks(&mut client, TASKS);
-    wait_until_none_waits(&standby, &mut client);
-    assert_each_done_once(&mut client, 2 * TASKS, 2 * TASKS / 50);
-    crew.end();
-}
-
-#[test]
 fn next_worker_waits_for_the_task_of_a_paused_one() {
     let cluster = cluster(1);
     let (mut client, mut locker) = (cluster.client(), cluster.client());

@@ -10,7 +10,7 @@ use crate::site::Site;
 
 type Fault = fn(&mut Site);
 
-const FAULTS: [(&str, Fault); 15] = [
+const FAULTS: [(&str, Fault); 16] = [
     ("a kill", |site| site.end_all()),
     ("two copies", |site| {
         site.start();
@@ -31,7 +31,7 @@ const FAULTS: [(&str, Fault); 15] = [
         terminated(site);
     }),
     ("a restart of the server", |site| site.restart_server()),
-    ("a step of the server's clock", |site| site.cluster.clock().set_offset_ms(3_600_000)),
+    ("a step of the server's clock", |site| site.cluster.clock().set_offset_ms(STEP_MS)),
     ("forks", forking),
     ("signals all the time", |site| {
         site.end_all();
@@ -46,7 +46,11 @@ const FAULTS: [(&str, Fault); 15] = [
         site.end_all();
         site.start_with_full_device();
     }),
+    // Last: another step of the clock so soon after it would keep worker ids waiting.
+    ("a failover", |site| site.fail_over(STEP_MS)),
 ];
+
+const STEP_MS: i64 = 3_600_000;
 
 /// A copy is paused until another one has done something.
 fn paused(site: &mut Site) {

@@ -33,6 +33,8 @@ runpy.run_path(sys.argv[0], run_name='__main__')
 pub struct Site {
     pub program: &'static Program,
     pub cluster: Rc<Cluster>,
+    /// The servers before it. The files of the programs are beside their data.
+    failed: Vec<Rc<Cluster>>,
     pub client: Client,
     pub proxy: Proxy,
     /// All that were started, also those that have ended.
@@ -49,12 +51,12 @@ impl Site {
         execute(&mut client, &program.header_sql());
         execute(&mut client, program.prepare);
         let proxy = Proxy::on_tcp(&cluster);
-        Site { program, cluster, client, proxy, copies: Vec::new(), turns: 0 }
+        Site { program, cluster, failed: Vec::new(), client, proxy, copies: Vec::new(), turns: 0 }
     }
 
     /// Where the programs may write.
     pub fn directory(&self) -> PathBuf {
-        self.cluster.data_dir().with_file_name("")
+        self.failed.first().unwrap_or(&self.cluster).data_dir().with_file_name("")
     }
 
     /// The program with its arguments, without an interpreter, for a role.
@@ -135,6 +137,18 @@ impl Site {
         self.cluster.stop(Stop::Immediate);
         self.cluster.start_again();
         self.client = self.cluster.client();
+    }
+
+    /// A standby takes over the address. It has all commits, and a clock with this offset.
+    pub fn fail_over(&mut self, offset_ms: i64) {
+        let standby = self.cluster.standby_builder().synchronous().fake_clock().start();
+        standby.clock().set_offset_ms(offset_ms);
+        self.goes_on();
+        self.cluster.stop(Stop::Immediate);
+        standby.promote();
+        self.proxy.forward_to(&standby);
+        self.client = standby.client();
+        self.failed.push(std::mem::replace(&mut self.cluster, Rc::new(standby)));
     }
 
     pub fn end_all(&mut self) {
