@@ -88,17 +88,18 @@ impl<'a> Fired<'a> {
     /// A table in the schema of the trigger's table, or of the partitioned table that this is a part of; quoted. No search path
     /// applies: it can be another role's.
     fn sibling(self, table: &CStr) -> CString {
-        // SAFETY: an open relation; the list is of OIDs, and the last is that of the root, which is locked with its parts. It has
-        // a schema, and the names are C strings.
+        // SAFETY: an open relation, and those that it is a part of. A list that is not null has an element. A relation has a
+        // schema, and the names are C strings.
         unsafe {
-            let relation = &*self.relation();
-            let root = match (*relation.rd_rel).relispartition {
-                true => {
-                    let ancestors = pg_sys::get_partition_ancestors(relation.rd_id);
-                    pg_sys::list_nth_oid(ancestors, (*ancestors).length - 1)
-                }
-                false => relation.rd_id,
-            };
+            let mut root = (*self.relation()).rd_id;
+            while pg_sys::get_rel_relispartition(root) {
+                let ancestors = pg_sys::get_partition_ancestors(root);
+                root = match ancestors.as_ref() {
+                    Some(all) => pg_sys::list_nth_oid(ancestors, all.length - 1),
+                    // A partition that is being detached is left out there. Its triggers fire until that has ended.
+                    None => pg_sys::get_partition_parent(root, true),
+                };
+            }
             let schema = pg_sys::get_namespace_name(pg_sys::get_rel_namespace(root));
             CStr::from_ptr(pg_sys::quote_qualified_identifier(schema, table.as_ptr())).to_owned()
         }

@@ -244,3 +244,30 @@ fn rows_of_a_replica_role_get_ids_only_if_the_trigger_is_enabled_always() {
         a: SELECT change > 8 FROM item -> t",
     );
 }
+
+/// DETACH CONCURRENTLY commits before it waits for others. From then on PostgreSQL names no ancestors of the partition, and its
+/// triggers fire until the end.
+#[test]
+fn key_of_a_partition_that_is_being_detached_is_kept() {
+    let cluster = Cluster::builder().start_with_extension();
+    play(
+        &cluster,
+        "a: CREATE SCHEMA parts
+        a: CREATE TABLE parted (id int PRIMARY KEY, change bigint) PARTITION BY LIST (id)
+        a: CREATE TABLE parts.half PARTITION OF parted FOR VALUES IN (1, 2, 3) PARTITION BY LIST (id)
+        a: CREATE TABLE parts.one PARTITION OF parts.half FOR VALUES IN (1)
+        a: CREATE TABLE parts.two PARTITION OF parts.half FOR VALUES IN (2)
+        a: CREATE TABLE parted_deleted (id int, change bigint)
+        a: CREATE TRIGGER keep_key AFTER UPDATE OR DELETE ON parted
+            FOR EACH ROW EXECUTE FUNCTION snowflake_change('change', 'parted_deleted')
+        a: INSERT INTO parted VALUES (1), (2)
+        a: BEGIN; SELECT FROM parted
+        b waits for Lock: ALTER TABLE parts.half DETACH PARTITION parts.one CONCURRENTLY
+        c waits for Lock: ALTER TABLE parted DETACH PARTITION parts.half CONCURRENTLY
+        d: DELETE FROM parts.one; DELETE FROM parts.two
+        d: SELECT id FROM parted_deleted ORDER BY id -> 1, 2
+        a: COMMIT
+        b ends
+        c ends",
+    );
+}
