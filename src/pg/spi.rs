@@ -43,13 +43,9 @@ impl ExtensionTable {
         xact::refuse_during_recovery(&command.expect("made of C strings"));
     }
 
-    /// The OID of the table that has the name now, if it is the extension's. After DROP EXTENSION, any role that may
-    /// create schemas can create another table of that name.
+    /// The OID of the table that has the name now, if it is the extension's. After DROP EXTENSION, or when a superuser has
+    /// renamed its schema, any role that may create schemas can create another table of that name.
     pub fn find(&self) -> Option<pg_sys::Oid> {
-        let known = pg_sys::Oid::from(self.verified.load(Relaxed));
-        if known != pg_sys::InvalidOid && self.still_is(known) {
-            return Some(known);
-        }
         // SAFETY: C strings; looks into the system's caches.
         let table = unsafe {
             let schema = pg_sys::get_namespace_oid(ereport::EXTENSION.as_ptr(), true);
@@ -61,21 +57,15 @@ impl ExtensionTable {
         (table != pg_sys::InvalidOid && self.is_of_extension(table)).then_some(table)
     }
 
-    /// True if the OID of the table that was found to be the extension's still has this name. An OID is used again after four
-    /// billion others; a superuser can take the table out of the extension, or rename it.
-    fn still_is(&self, table: pg_sys::Oid) -> bool {
-        // SAFETY: a name is a C string.
-        class(table, |class| unsafe { CStr::from_ptr(class.relname.data.as_ptr()) } == self.name) == Some(true)
-    }
-
     /// False also without the table. The SQL of an earlier release may lack the column.
     pub fn has_column(&self, column: &CStr) -> bool {
         // SAFETY: a C string; looks into the system's caches.
         self.find().is_some_and(|table| unsafe { pg_sys::get_attnum(table, column.as_ptr()) } > 0)
     }
 
-    /// Reads `pg_depend`, which has no cache: once for each table and process. A query on a table of another owner that
-    /// got the same OID would run with no more than that owner's rights.
+    /// Reads `pg_depend`, which has no cache: once for each table and process. A superuser can take the table out of the
+    /// extension since. An OID is used again after four billion others; a query on a table of another owner that got it would
+    /// run with no more than that owner's rights.
     fn is_of_extension(&self, table: pg_sys::Oid) -> bool {
         if self.verified.load(Relaxed) == table.to_u32() {
             return true;

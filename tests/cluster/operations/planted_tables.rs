@@ -1,6 +1,6 @@
-//! idgen finds its tables by name and accesses them with more rights than its callers have. After DROP EXTENSION a role that
-//! may create schemas can plant tables with these names while calls still run. Code attached to a planted table must not get
-//! more rights than its owner has, and idgen must not use its rows.
+//! idgen finds its tables by name and accesses them with more rights than its callers have. After DROP EXTENSION, or when the
+//! schema was renamed, a role that may create schemas can plant tables with these names while calls still run. Code attached
+//! to a planted table must not get more rights than its owner has, and idgen must not use its rows.
 
 use idgen_testkit::sql::{PATIENCE, backend_pid, execute, value};
 use idgen_testkit::{Cluster, Paused, pause};
@@ -48,7 +48,8 @@ fn plant(mallory: &mut Client) {
          CREATE TRIGGER seize BEFORE INSERT OR UPDATE ON idgen.lease FOR EACH ROW EXECUTE FUNCTION idgen.seize_by_trigger();
          CREATE TABLE idgen.segment_rows (tag text, max_id bigint, step bigint, min_step bigint, max_step bigint,
              target_duration interval, stride bigint, residue bigint, upper_bound bigint, owner regrole, drawers regrole[],
-             creation bigint, version bigint, created_in bigint, changed_in bigint);
+             creation bigint, version bigint, created_in bigint, changed_in bigint, server bigint, reserve interval,
+             source text, history text, received bigint, servers regrole[] DEFAULT '{}');
          INSERT INTO idgen.segment_rows VALUES
              ('ticket', 0, 1, 1, 1, '1 second', 1, 0, 1000000, 'mallory', '{}', 1, 1, 0, 0);
          CREATE TRIGGER seize BEFORE UPDATE ON idgen.segment_rows
@@ -63,12 +64,12 @@ fn assert_no_superuser(cluster: &Cluster) {
 }
 
 /// Runs a statement of mallory's on planted tables: it must fail and must not make mallory a superuser.
-fn assert_harmless(cluster: &Cluster, mallory: &mut Client, sql: &str) {
+fn assert_harmless(cluster: &Cluster, mallory: &mut Client, sql: &str, code: &SqlState) {
     let outcome = mallory.simple_query(sql);
     execute(mallory, "COMMIT");
     assert_no_superuser(cluster);
     let error = outcome.expect_err("the planted table was used");
-    assert_eq!(error.code(), Some(&SqlState::UNDEFINED_TABLE), "{error:?}");
+    assert_eq!(error.code(), Some(code), "{error:?}");
 }
 
 /// Fetches from a cursor that was declared before the drop, which still finds its function by OID.
@@ -78,7 +79,7 @@ fn fetch_after_the_drop(call: &str) {
     execute(&mut mallory, &format!("BEGIN; DECLARE c CURSOR FOR SELECT {call}"));
     cluster.execute("DROP EXTENSION idgen");
     plant(&mut mallory);
-    assert_harmless(&cluster, &mut mallory, "FETCH c");
+    assert_harmless(&cluster, &mut mallory, "FETCH c", &SqlState::UNDEFINED_TABLE);
 }
 
 #[test]
@@ -91,6 +92,21 @@ fn planted_view_is_not_read() {
     fetch_after_the_drop("segment_next('ticket')");
 }
 
+/// The session has found the tables under their names before.
+#[test]
+fn table_in_the_place_of_a_renamed_schema_is_not_used() {
+    let cluster = start();
+    let mut mallory = mallory(&cluster);
+    execute(&mut mallory, "SELECT segment_next('ticket'), lease_acquire('x')");
+    cluster.execute("ALTER SCHEMA idgen RENAME TO moved");
+    plant(&mut mallory);
+    for call in
+        ["SELECT segment_alter('ticket', step => 1)", "SELECT segment_next('other')", "SELECT lease_acquire('y')"]
+    {
+        assert_harmless(&cluster, &mut mallory, call, &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE);
+    }
+}
+
 /// The head of a queue sleeps without a table lock.
 #[test]
 fn waiter_does_not_use_a_planted_table() {
@@ -99,7 +115,8 @@ fn waiter_does_not_use_a_planted_table() {
     let pid = backend_pid(&mut waiter);
     cluster.execute("SELECT lease_acquire('x', ttl => '1 hour')");
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| assert_harmless(&cluster, &mut waiter, "SELECT lease_acquire('x')"));
+        let call = "SELECT lease_acquire('x')";
+        let waiter = scope.spawn(|| assert_harmless(&cluster, &mut waiter, call, &SqlState::UNDEFINED_TABLE));
         let asleep = pause_asleep(&cluster, pid);
         cluster.execute("DROP EXTENSION idgen");
         plant(&mut planter);
