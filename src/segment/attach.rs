@@ -193,6 +193,15 @@ pub fn draw_uncommitted(creation: i64, want: u64, is_block: bool) -> Option<Valu
     Some(run)
 }
 
+/// Raises `max_id` of the rows now, because one of them is about to be changed. Values that were drawn here stay drawn if a
+/// savepoint undoes that.
+pub fn record_uncommitted() {
+    // The mutex is not held while a query runs.
+    let max_id_of = |tag: &Uncommitted| tag.drawn.then_some((tag.creation, tag.allocation.max_id));
+    let drawn: Vec<(i64, i64)> = TAGS.lock().iter().filter_map(max_id_of).collect();
+    drawn.into_iter().for_each(|(creation, max_id)| store::raise_max_id(creation, max_id, None));
+}
+
 fn at_xact_event(event: pg_sys::XactEvent::Type) {
     match event {
         pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT | pg_sys::XactEvent::XACT_EVENT_PRE_PREPARE => settle(),

@@ -3,7 +3,7 @@
 
 use super::fleet::errors as fleet_errors;
 use super::store::{self, SEGMENT};
-use super::{errors, workers};
+use super::{attach, errors, workers};
 use crate::args;
 use crate::pg::datum::{Text, stored_len};
 use crate::pg::session;
@@ -12,7 +12,7 @@ use crate::settings;
 use crate::shmem;
 use idgen_core::segment::fleet::rows::Privilege;
 use idgen_core::segment::refillers::Duty;
-use idgen_core::segment::tag::{MAX_STEP, MAX_TAG_BYTES, TagDefinition};
+use idgen_core::segment::tag::{MAX_STEP, MAX_TAG_BYTES, TagDefinition, TagRow};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 
@@ -85,7 +85,7 @@ fn segment_alter(
     owner: Option<Text>,
 ) {
     let tag = args::required(tag.as_deref(), "tag");
-    let row = store::find_and_lock(tag, Privilege::Alter);
+    let row = lock_to_change(tag);
     let numbers = [("max_id", max_id), ("stride", stride), ("residue", residue), ("upper_bound", upper_bound)];
     let given = numbers.into_iter().find(|(_, given)| given.is_some());
     if let Some((setting, _)) = given.filter(|_| row.link.is_attached()) {
@@ -110,6 +110,12 @@ fn segment_alter(
     definition.check().unwrap_or_else(|e| errors::definition(e).raise());
     let owner = owner.as_deref().map(args::new_owner);
     store::update(tag, owner, &definition, target_duration);
+}
+
+/// The row of a tag whose numbers the caller may change. They include what this transaction has drawn, if it created the tag.
+fn lock_to_change(tag: &str) -> TagRow {
+    attach::record_uncommitted();
+    store::find_and_lock(tag, Privilege::Alter)
 }
 
 /// Drops a segment. Raises 42704 and 42501 as `segment_alter`, 22004 for NULL. A segment created later under this tag
@@ -137,7 +143,7 @@ fn segment_attach(tag: Option<Text>, reserve: Option<Interval>) {
         fleet_errors::no_coordinator().raise();
     }
     store::insert(tag, spi::user(), &NEW, Interval::from_seconds(1.0));
-    let mut row = store::find_and_lock(tag, Privilege::Alter);
+    let mut row = lock_to_change(tag);
     row.attach(session::random_i64(), micros(&reserve));
     store::link_to(&row, Some(reserve));
 }
@@ -176,7 +182,7 @@ pub fn may_attach(role: pg_sys::Oid) -> bool {
 #[pg_extern(sql = false)]
 fn segment_detach(tag: Option<Text>) {
     let tag = args::required(tag.as_deref(), "tag");
-    let mut row = store::find_and_lock(tag, Privilege::Alter);
+    let mut row = lock_to_change(tag);
     if !row.link.is_attached() {
         fleet_errors::not_attached(tag).raise();
     }

@@ -243,3 +243,22 @@ fn upper_bound_limits_an_uncommitted_tag() {
     expect_error(&mut cluster.client(), &draw("t"), "2200H");
     assert_eq!(max_id(&mut client, "t"), 5);
 }
+
+/// Otherwise the row would contradict its draws, and the commit would fail.
+#[test]
+fn change_of_an_uncommitted_tag_counts_its_draws() {
+    let (cluster, [mut client]) = Cluster::builder().conf("idgen.coordinator", "host=/nowhere").start_with_clients();
+    execute(&mut client, "BEGIN; SELECT segment_create('t'); SELECT segment_next_many('t', 100); SAVEPOINT s");
+    for setting in ["upper_bound => 99", "max_id => 99"] {
+        expect_error(&mut client, &format!("SELECT segment_alter('t', {setting})"), "22023");
+        execute(&mut client, "ROLLBACK TO s");
+    }
+    execute(&mut client, "SELECT segment_alter('t', upper_bound => 100)");
+    expect_error(&mut client, &draw("t"), "2200H");
+    // What the savepoint undoes is the definition only.
+    execute(&mut client, "ROLLBACK TO s");
+    assert_eq!(next(&mut client, "t"), 101);
+    execute(&mut client, "SELECT segment_attach('t'), segment_detach('t'); COMMIT");
+    assert_eq!(max_id(&mut client, "t"), 101);
+    assert_eq!(value::<i64>(&mut cluster.client(), "SELECT received FROM idgen.segment"), 101);
+}
