@@ -29,6 +29,7 @@ in a transaction of its own. Give the Worker `most=1` if that must always be so,
 
 import collections
 import contextlib
+import datetime
 import select
 import signal
 import sys
@@ -133,7 +134,8 @@ class Worker:
                 ended = {}
                 for n, task in enumerate(batch):
                     if task.id in held:
-                        ended[task.id] = self.handle(self.db, task)
+                        again = self.handle(self.db, task)
+                        ended[task.id] = again if isinstance(again, datetime.timedelta) else None
                     if clock() >= until:
                         # Commit what is done.
                         rest = batch[n + 1:] + rest

@@ -199,6 +199,17 @@ fn worker_that_ends_gives_back_what_it_has_not_run() {
     assert!(value::<bool>(&mut client, is_new));
 }
 
+/// Such as the cursor of the last statement.
+#[test]
+fn task_whose_work_returns_no_timedelta_is_done() {
+    let cluster = cluster(1);
+    let mut client = cluster.client();
+    execute(&mut client, "INSERT INTO due_task (body) VALUES ('{}')");
+    let handle = "worker.handle = lambda db, task: db.execute('SELECT 1')";
+    run_python(&cluster, "due_tasks.py", &format!("{TAKEN}\n{handle}\nworker.run()"));
+    assert_eq!(value::<String>(&mut client, "SELECT concat(state, error) FROM due_task"), "done");
+}
+
 #[test]
 fn task_that_fails_is_overtaken_and_poison_is_shown() {
     let cluster = cluster(1);
