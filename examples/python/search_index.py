@@ -29,7 +29,8 @@ To rebuild an index, start the program with another file. When it prints that th
 and end the first program.
 
 Guaranteed: the index has every row as it was at the index's position or later, and no row that was deleted before.
-Not guaranteed: that it has each version of a row, and rows whose trigger was disabled.
+Not guaranteed: that it has each version of a row, and rows whose trigger was disabled; and that it loses what a crash
+or a failover of the server has lost. Rebuild it then.
 """
 
 import contextlib
