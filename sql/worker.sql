@@ -1,4 +1,3 @@
--- The definitions of pools.
 CREATE TABLE idgen.worker_pool (
     name text PRIMARY KEY
         CHECK (pg_catalog.octet_length(name) BETWEEN 1 AND 255),
@@ -24,9 +23,8 @@ SELECT pg_catalog.pg_extension_config_dump('idgen.worker_pool', $condition$WHERE
                 THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END
     FROM idgen.worker_pool$condition$);
 
--- The worker ids of pools, each with the id times of its current or last holder. A row exists from the definition of its pool
--- on. It outlives its pool, the holder and a dump: the next holder begins after these id times.
--- The table has tokens, so it is not readable: the view hides them.
+-- A row exists from the definition of its pool on. It outlives its pool, the holder and a dump: the next holder begins after
+-- its id times. The table has tokens, so it is not readable: the view hides them.
 CREATE TABLE idgen.worker_id (
     pool text NOT NULL,
     worker_id int NOT NULL,
@@ -68,8 +66,7 @@ CREATE INDEX worker_id_owner ON idgen.worker_id (pool, pg_catalog.hashtext(owner
 SELECT pg_catalog.pg_extension_config_dump('idgen.worker_id', $condition$WHERE false UNION ALL
     SELECT pool, worker_id, NULL, owner, NULL, acquired_at, not_before, not_after, epoch FROM idgen.worker_id$condition$);
 
--- What grants worker ids from this database, to detect that something else continues with its data. At most one row, from the
--- definition of the first pool on.
+-- To detect that something else continues with the data. At most one row, from the definition of the first pool on.
 CREATE TABLE idgen.worker_history (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     since timestamptz NOT NULL,

@@ -12,7 +12,6 @@ use std::ffi::{CStr, CString};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// A process's client of the coordinator.
 pub struct Client {
     /// The name of its sessions there.
     application: &'static CStr,
@@ -24,7 +23,7 @@ pub struct Client {
 
 /// A connection to the coordinator's database, which has identified itself.
 pub struct Coordinator {
-    connection: Connection,
+    pub connection: Connection,
     timeout: Timeout,
     /// It may stay unused until then.
     stays_until: Instant,
@@ -77,7 +76,6 @@ pub fn follow(changed: fn()) {
     FOLLOWERS.lock().push(changed);
 }
 
-/// The keeper calls this.
 pub fn tell_followers() {
     FOLLOWERS.lock().iter().for_each(|changed| changed());
 }
@@ -135,7 +133,6 @@ impl Client {
 }
 
 impl Coordinator {
-    /// As [`Connection::open`]. `application` is the name of the session there.
     fn connect(conninfo: &CStr, application: &CStr, first: usize, timeout: Timeout) -> Result<Self, Error> {
         if conninfo.is_empty() {
             return Err(Error::new("idgen.coordinator is not set"));
@@ -163,11 +160,6 @@ impl Coordinator {
     fn answers(&mut self) -> bool {
         let half = self.timeout.with_duration(self.timeout.duration / 2);
         self.connection.query(c"SELECT", &[], half).is_ok()
-    }
-
-    /// Host and port of the server.
-    pub fn host(&self) -> String {
-        self.connection.host()
     }
 
     /// Runs a query that returns one row at most. An error with an SQLSTATE is the coordinator's answer to this request, and

@@ -1,6 +1,6 @@
 //! Acquiring a worker id of a pool, with the rectangle of id times that its holder may use.
 
-use super::pool::{Database, Pool, WORKER_ID, of_range, share_pool};
+use super::pool::{self, Database, SHARE_POOL, WORKER_ID, of_range};
 use super::{errors, require_own_transaction};
 use crate::args;
 use crate::pg::datum::{self, Composite, Text};
@@ -14,11 +14,9 @@ use pgrx::datum::{DatumWithOid, Interval};
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
 
-/// Acquires a worker id of a pool, and an interval of id time. Grants `prefer` if its id times are over, else the last worker
-/// id of `owner` if its id times are over, else the one whose id times ended first, those that nobody can renew before
-/// others. `ttl` is at most the pool's; NULL: the pool's. `reached` is the latest time of the caller's ids and clock; NULL:
-/// this server's clock. Raises 22008 for an infinite `reached`, 22023 for a longer ttl, 25001 in a transaction block, 42704 for an
-/// unknown pool, 53400 if no worker id is free, and 55000 if the caller is too far ahead, or this database is a copy.
+/// Acquires a worker id of a pool, and an interval of id time, as [`granting::acquire`]. Raises 22008 for an infinite `reached`,
+/// 22023 for a longer ttl than the pool's, 25001 in a transaction block, 42704 for an unknown pool, 53400 if no worker id is free,
+/// and 55000 if the caller is too far ahead, or this database is a copy.
 #[pg_extern(sql = false)]
 fn worker_acquire(
     pool: Option<Text>,
@@ -106,7 +104,6 @@ fn free(row: &SpiHeapTupleData) -> Free {
     Free { worker_id: value(row, 1), used_until_us: (used_until_us != i64::MIN).then_some(used_until_us) }
 }
 
-/// Of [`pick_text`].
 fn arguments<'a>(search: &Search<'a>) -> Vec<DatumWithOid<'a>> {
     let times = [search.now_us, search.earliest_start_us];
     let mut arguments = Vec::from(of_range(search.pool, &search.range));
@@ -123,7 +120,8 @@ static GRANT: Query = WORKER_ID.query(
 
 impl GrantRows for Database {
     fn share_pool(&mut self, pool: &str) -> Option<PoolDefinition> {
-        share_pool(pool).map(|Pool { range, ttl_us, .. }| PoolDefinition { range, ttl_us })
+        let found = SHARE_POOL.write_losable(&[pool.into(), user().into()], pool::pool).pop();
+        found.map(|(definition, _)| definition)
     }
 
     fn undo_unless_found<R>(&mut self, work: impl FnOnce(&mut Self) -> Option<R>) -> Option<R> {

@@ -7,8 +7,7 @@ use crate::pg::ereport::{Report, errors, quoted};
 use crate::pg::system_clock;
 use crate::settings;
 use idgen_core::layout::{time_text, time_text_us};
-use idgen_core::worker::PoolBounds;
-use idgen_core::worker::Refusal;
+use idgen_core::worker::{PoolBounds, Refusal};
 use std::ffi::CStr;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
@@ -152,7 +151,6 @@ errors! {
             layout's worker field.", quoted(pool);
     }
 
-    /// All free worker ids begin further ahead of the clock than a holder may be.
     fn begins_too_far(pool: &str, worker_id: i32, not_before_us: i64, bounds: &PoolBounds) {
         ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "worker id {worker_id} of pool \"{pool}\" cannot be used before {}",
             time_text_us(not_before_us);

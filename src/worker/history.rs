@@ -9,15 +9,13 @@ use crate::pg::xact::{self, Durability};
 use crate::pg::{datum, recovery, session, shared_objects, system_clock};
 use crate::place;
 use crate::settings;
-use idgen_core::history::{History, Identity, Past};
+use idgen_core::history::{History, Identity};
 use idgen_core::worker::recording::{self, HistoryStore, Label};
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
 use std::ffi::CStr;
 
-/// Begins a new history, for a copy of a coordinator whose origin grants no more. Returns the time from which worker
-/// ids are granted without a wait. `since` replaces the time of the interruption where the clock was wrong; NULL keeps
-/// it. Raises 22008 if `since` is infinite.
+/// For a copy of a coordinator whose origin grants no more, as [`recording::begin_another`]. Raises 22008 if `since` is infinite.
 #[pg_extern(sql = false)]
 fn worker_begin_history(since: Option<TimestampWithTimeZone>) -> TimestampWithTimeZone {
     xact::require_read_write(c"worker_begin_history()");
@@ -27,15 +25,9 @@ fn worker_begin_history(since: Option<TimestampWithTimeZone>) -> TimestampWithTi
     datum::from_us_or_infinity(until_us)
 }
 
-/// The longest ttl of the pools in microseconds.
 static LONGEST_TTL: Query = Query::new(&WORKER_POOL, || {
     format!("SELECT COALESCE(pg_catalog.max({}), 0) FROM idgen.worker_pool", micros("ttl"))
 });
-
-/// The time at which new rectangles begin, if an interruption holds them back from now, in microseconds since 1970.
-pub fn held_back_until_us() -> Option<i64> {
-    Database.read()?.forgotten_until_us().filter(|until_us| *until_us > system_clock::now_us())
-}
 
 static ANY: Query = WORKER_ID.query("SELECT FROM idgen.worker_id LIMIT 1");
 
@@ -86,15 +78,12 @@ impl HistoryStore for Database {
         settings::worker_max_lead_us(ttl_us)
     }
 
-    fn past(&mut self) -> Past {
-        let now_us = system_clock::now_us();
-        let writing_us = recovery::began_to_write_us().map_or(0, |began_us| system_clock::boot_us() - began_us);
-        Past {
-            is_new: ANY.read_latest(&[], |_| ()).is_empty(),
-            now_us,
-            began_us: now_us - writing_us,
-            label_until_us: self.read_label().map(|label| label.until_us),
-        }
+    fn writing_us(&self) -> i64 {
+        recovery::began_to_write_us().map_or(0, |began_us| system_clock::boot_us() - began_us)
+    }
+
+    fn has_rows(&mut self) -> bool {
+        !ANY.read_latest(&[], |_| ()).is_empty()
     }
 
     fn read(&mut self) -> Option<History> {

@@ -7,7 +7,7 @@
 
 use super::server::{OwnServer, is_interrupted, is_stop_requested, on_terminate};
 use super::state::{SERVER_LEASE, STATE};
-use crate::coordinator;
+use crate::coordinator::{self, Client};
 use crate::pg::bgworker::{self, Worker};
 use crate::pg::latch::{self, WaitEvent};
 use crate::pg::{recovery, session, xact};
@@ -29,7 +29,6 @@ pub fn register() {
     }
 }
 
-/// The main function of the keeper.
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn idgen_keeper(_arg: pg_sys::Datum) {
@@ -45,20 +44,15 @@ pub extern "C-unwind" fn idgen_keeper(_arg: pg_sys::Datum) {
 
 static MAIN_WAIT: WaitEvent = WaitEvent::new(c"IdgenKeeperMain");
 
-/// Continues the lease of an earlier keeper of this server.
-fn continued() -> Keeper {
+fn run() -> ! {
     let shared = SERVER_LEASE.shared(|shared| *shared);
     // The coordinator of the lease is known if it is still that of the configured pool.
     let pool_of_lease = |name: String| {
         let configured = settings::worker_pool().filter(|pool| pool.name == name);
         configured.unwrap_or_else(|| ConfiguredPool { name, coordinator: c"".to_owned() })
     };
-    Keeper::new(shared.lease, shared.pool.text().map(pool_of_lease))
-}
-
-/// The main loop.
-fn run() -> ! {
-    let (mut keeper, mut server) = (continued(), OwnServer::new());
+    let mut keeper = Keeper::new(shared.lease, shared.pool.text().map(pool_of_lease));
+    let mut server = OwnServer(Client::new(c"idgen keeper", Duration::ZERO));
     loop {
         check_for_interrupts!();
         if is_stop_requested() {
@@ -68,7 +62,7 @@ fn run() -> ! {
             session::reload_configuration();
         }
         node::follow_settings();
-        if server.client.follow(settings::coordinator()) {
+        if server.0.follow(settings::coordinator()) {
             coordinator::tell_followers();
         }
         keeper.follow(&mut server, settings::worker_pool());

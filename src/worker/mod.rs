@@ -105,7 +105,6 @@ const FIRST_ANSWER: Duration = Duration::from_secs(5);
 /// The longest sleep: a lease ends without a signal.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
-/// The wait for the keeper.
 static LEASE_WAIT: WaitEvent = WaitEvent::new(c"IdgenWorkerLease");
 
 /// This server's worker id. Waits for the keeper's first attempt to lease one; raises 55000 if that fails.

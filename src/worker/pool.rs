@@ -13,6 +13,7 @@ use crate::pg::datum::{self, Text};
 use crate::pg::spi::{ExtensionTable, Query, micros, text, user, value};
 use crate::pg::xact::{self, Durability};
 use crate::settings;
+use idgen_core::worker::granting::PoolDefinition;
 use idgen_core::worker::recording;
 use pgrx::datum::{DatumWithOid, Interval};
 use pgrx::prelude::*;
@@ -20,21 +21,11 @@ use pgrx::spi::SpiHeapTupleData;
 use std::ops::RangeInclusive;
 
 pub static WORKER_POOL: ExtensionTable = ExtensionTable::new(c"worker_pool");
-/// One row for each worker id of a pool, from its definition on.
 pub static WORKER_ID: ExtensionTable = ExtensionTable::new(c"worker_id");
-/// At most one row.
 pub static WORKER_HISTORY: ExtensionTable = ExtensionTable::new(c"worker_history");
 
 /// These rows, as the procedures of the core reach them in the running transaction.
 pub struct Database;
-
-/// The definition of a pool.
-pub struct Pool {
-    pub range: RangeInclusive<i32>,
-    pub ttl_us: i64,
-    /// The current user may act as the role that has defined it.
-    pub is_owned: bool,
-}
 
 /// The arguments of a query on the worker ids of a pool in a range, or outside of it.
 pub fn of_range<'a>(pool: &'a str, range: &RangeInclusive<i32>) -> [DatumWithOid<'a>; 3] {
@@ -50,20 +41,16 @@ fn pool_text(lock: &str) -> String {
 }
 
 static FIND_POOL: Query = Query::new(&WORKER_POOL, || pool_text(""));
-static SHARE_POOL: Query = Query::new(&WORKER_POOL, || pool_text("FOR KEY SHARE"));
+pub static SHARE_POOL: Query = Query::new(&WORKER_POOL, || pool_text("FOR KEY SHARE"));
 static LOCK_POOL: Query = Query::new(&WORKER_POOL, || pool_text("FOR UPDATE"));
 
-fn pool(row: &SpiHeapTupleData) -> Pool {
+/// A pool, and whether the current user may act as the role that has defined it.
+pub fn pool(row: &SpiHeapTupleData) -> (PoolDefinition, bool) {
     let (first, count): (i32, i32) = (value(row, 1), value(row, 2));
-    Pool { range: first..=first + count - 1, ttl_us: value(row, 3), is_owned: value(row, 4) }
+    (PoolDefinition { range: first..=first + count - 1, ttl_us: value(row, 3) }, value(row, 4))
 }
 
-/// A pool that grants go on from until the transaction ends, and that nobody changes until then.
-pub fn share_pool(name: &str) -> Option<Pool> {
-    SHARE_POOL.write_losable(&[name.into(), user().into()], pool).pop()
-}
-
-/// The first holders of a pool to have renewed, for an error.
+/// For an error: the holders whose id times end first.
 pub fn holders(name: &str, range: &RangeInclusive<i32>) -> String {
     HOLDERS.read_latest(&of_range(name, range), |row| text(row, 1)).join("; ")
 }
@@ -79,18 +66,16 @@ static HOLDERS: Query = WORKER_ID.query(
 
 /// A pool that no transaction grants from until this one ends. Raises 42501 for another role than its owner, and 42704
 /// without it.
-pub fn lock_pool(name: &str) -> Pool {
+fn lock_pool(name: &str) -> PoolDefinition {
+    let require_owned = |mut found: Vec<(PoolDefinition, bool)>| match found.pop() {
+        None => errors::unknown_pool(name).raise(),
+        Some((_, false)) => errors::not_owner(name).raise(),
+        Some((pool, true)) => pool,
+    };
+    let args = [name.into(), user().into()];
     // Before the wait, so that a call that must fail does not wait, and after it, when the pool may be another.
-    require_owned(name, FIND_POOL.read_latest(&[name.into(), user().into()], pool).pop());
-    require_owned(name, LOCK_POOL.write_losable(&[name.into(), user().into()], pool).pop())
-}
-
-fn require_owned(name: &str, found: Option<Pool>) -> Pool {
-    let pool = found.unwrap_or_else(|| errors::unknown_pool(name).raise());
-    if !pool.is_owned {
-        errors::not_owner(name).raise();
-    }
-    pool
+    require_owned(FIND_POOL.read_latest(&args, pool));
+    require_owned(LOCK_POOL.write_losable(&args, pool))
 }
 
 /// More than fit the worker field of any layout that is in use, and few enough for a row each.
@@ -188,7 +173,6 @@ fn end_tokens(pool: &str, range: &RangeInclusive<i32>) -> Vec<i32> {
     held
 }
 
-/// The rows outside of a range that were never granted.
 static REMOVE_UNUSED: Query = WORKER_ID.query(
     "DELETE FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $1 AND acquired_at IS NULL \
      AND (worker_id OPERATOR(pg_catalog.<) $2 OR worker_id OPERATOR(pg_catalog.>) $3)",
@@ -228,14 +212,13 @@ static OWNED: Query = WORKER_POOL.query(
     "SELECT name FROM idgen.worker_pool WHERE owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1) ORDER BY name",
 );
 
-/// Drops all pools of these roles. False if there are none.
+/// False if these roles have no pools, here and below.
 pub fn drop_owned(owners: &[pg_sys::Oid]) -> bool {
     let names = OWNED.read_latest(&[owners.to_vec().into()], |row| text(row, 1));
     names.iter().for_each(|name| drop_pool(name));
     !names.is_empty()
 }
 
-/// Makes another role the owner of all pools of these roles. False if there are none.
 pub fn reassign(owners: &[pg_sys::Oid], heir: pg_sys::Oid) -> bool {
     AclTable { table: &WORKER_POOL, key: "name", lock_order: "name", grantees: "" }.reassign(owners, heir)
 }

@@ -1,5 +1,4 @@
-//! What the holder of a worker id does: it renews the end of its rectangle, confirms the rectangle, and releases the worker
-//! id.
+//! What the holder of a worker id does: it renews, confirms and releases it.
 //!
 //! A commit that is canceled while it waits for a standby succeeds, with a warning that the caller may never see. So a
 //! caller that must know calls `worker_confirm()` after the commit, which waits until a failover to a synchronous
@@ -49,12 +48,9 @@ fn held(row: &SpiHeapTupleData) -> (Held, Option<String>) {
     (held, optional_text(row, 7))
 }
 
-/// Extends the end of the id time of a worker id. `last_not_after` is the end that the caller was last told. Of two processes
-/// with one token, the second one is refused. If the history of this coordinator turns out to be interrupted, all tokens end, and
-/// the result is `last_not_after`, which stays valid. So it is for a holder from before the start of this server that was told a
-/// later end than the recorded one: this database was set back. `reached` is the latest time of the caller's ids and clock; NULL:
-/// this server's clock. Raises 22008 for an infinite time, 25001 in a
-/// transaction block, 42501 if another role has acquired it, and 55000 for a token that is not current or another end.
+/// As [`holding::renew`]. If all tokens end, the result is `last_not_after`, which stays valid. `reached` is the latest time of
+/// the caller's ids and clock; NULL: this server's clock. Raises 22008 for an infinite time, 25001 in a transaction block, 42501
+/// if another role has acquired it, and 55000 for a token that is not current or another end.
 #[pg_extern(sql = false)]
 fn worker_renew_compared(
     pool: Option<Text>,
@@ -87,9 +83,8 @@ static EXTEND: Query = WORKER_ID.query(
      AND token OPERATOR(pg_catalog.=) $3 AND not_after OPERATOR(pg_catalog.=) $4 RETURNING worker_id",
 );
 
-/// Waits until the synchronous standbys have the rectangle of a token, and returns its end. Returns at once if there
-/// are no synchronous standbys. Raises 22004 for NULL, 25001 in the transaction of the acquisition or renewal, 25006 on a
-/// standby, 42501 if another role has acquired it, and 55000 for a token that is not current.
+/// As [`holding::confirm`]; at once if there are no synchronous standbys. Raises 22004 for NULL, 25001 in the transaction of the
+/// acquisition or renewal, 25006 on a standby, 42501 if another role has acquired it, and 55000 for a token that is not current.
 #[pg_extern(sql = false)]
 fn worker_confirm(pool: Option<Text>, token: Option<i64>) -> TimestampWithTimeZone {
     let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
@@ -106,10 +101,8 @@ static RELEASE: Query = WORKER_ID.query(
      WHERE pool OPERATOR(pg_catalog.=) $1 AND worker_id OPERATOR(pg_catalog.=) $2",
 );
 
-/// Releases a worker id, and returns true. `last_time` is the last time in the caller's ids: the next holder
-/// begins after it; NULL: after the end of the rectangle. `last_not_after` is the end that the caller was last told;
-/// NULL compares nothing. Raises 42501 if another role has acquired it, and 55000 for a token that is not current or another
-/// end: another process with the token may have used later times.
+/// As [`holding::release`]; returns true. Raises 42501 if another role has acquired it, and 55000 for a token that is not
+/// current or another end.
 #[pg_extern(sql = false)]
 fn worker_release_compared(
     pool: Option<Text>,

@@ -4,16 +4,12 @@
 use super::server::is_stop_requested;
 use crate::coordinator::{Coordinator, name_of_this_server, unconfirmed};
 use crate::pg::libpq::Error;
+use crate::pg::spi::micros;
 use idgen_core::coordinator::CoordinatorId;
 use idgen_core::worker::Rectangle;
 use idgen_core::worker::lease::WorkerLease;
-use idgen_core::worker::server::{self, LastUse};
+use idgen_core::worker::server;
 use std::time::Duration;
-
-/// A time in microseconds since 1970, or an interval in microseconds.
-fn micros(time: &str) -> String {
-    format!("(EXTRACT(epoch FROM {time}) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8")
-}
 
 /// The time of these microseconds since 1970.
 fn time(us: &str) -> String {
@@ -104,9 +100,9 @@ impl server::Coordinator for Coordinator {
         row.number(0)
     }
 
-    fn release(&mut self, pool: &str, token: i64, last: Option<LastUse>) -> Result<(), Error> {
-        let text = |us: fn(LastUse) -> i64| last.map_or_else(String::new, |last| us(last).to_string());
-        let [last_us, not_after_us] = [text(|last| last.last_us), text(|last| last.last_not_after_us)];
+    fn release(&mut self, pool: &str, token: i64, last: Option<(i64, i64)>) -> Result<(), Error> {
+        let [last_us, not_after_us] =
+            last.map_or_else(Default::default, |(last_us, end_us)| [last_us, end_us].map(|us| us.to_string()));
         let [last, not_after] = ["NULLIF($3, '')", "NULLIF($4, '')"].map(time);
         let sql = format!("SELECT {}.worker_release($1, $2::pg_catalog.int8, {last}, {not_after})", self.schema);
         crate::pg::crash_point!("keeper: before the release");

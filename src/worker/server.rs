@@ -19,15 +19,7 @@ use std::ffi::{CStr, c_int};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-pub struct OwnServer {
-    pub client: Client,
-}
-
-impl OwnServer {
-    pub fn new() -> Self {
-        Self { client: Client::new(c"idgen keeper", Duration::ZERO) }
-    }
-}
+pub struct OwnServer(pub Client);
 
 impl Server for OwnServer {
     type Error = Error;
@@ -132,11 +124,11 @@ impl Server for OwnServer {
     }
 
     fn failures(&self) -> u32 {
-        self.client.link.failures
+        self.0.link.failures
     }
 
     fn connected_in(&self) -> Duration {
-        self.client.connected_in
+        self.0.connected_in
     }
 
     fn is_interrupted(&self) -> bool {
@@ -144,29 +136,30 @@ impl Server for OwnServer {
     }
 
     fn open(&mut self, limit: Duration) -> Result<Coordinator, Error> {
-        self.client.open(Timeout { duration: limit, event: &COORDINATOR_WAIT, is_interrupted })
+        self.0.open(Timeout { duration: limit, event: &COORDINATOR_WAIT, is_interrupted })
     }
 
     fn answered(&mut self, coordinator: Coordinator, pause: Duration) {
-        let host = coordinator.host();
+        let host = coordinator.connection.host();
         SERVER_LEASE.exclusive(|shared| shared.coordinator.set(&host));
-        self.client.answered(coordinator);
-        self.client.link.pause(Instant::now() + pause);
+        self.0.answered(coordinator);
+        self.0.link.pause(Instant::now() + pause);
     }
 
-    fn failed(&mut self, event: Event<Error>, lease: &ServerLease, pause: Duration) {
-        if let Event::Failed { error, .. } = event {
-            SERVER_LEASE.exclusive(|shared| {
-                shared.lease = *lease;
-                shared.last_error.set(&error.message);
-            });
+    fn failed(&mut self, pool: &str, error: &Error, is_first: bool, lease: &ServerLease, pause: Duration) {
+        SERVER_LEASE.exclusive(|shared| {
+            shared.lease = *lease;
+            shared.last_error.set(&error.message);
+        });
+        STATE.require().failures.fetch_add(1, Relaxed);
+        if is_first {
+            log!("could not lease a worker id from pool \"{pool}\": {}", error.message);
         }
-        self.tell(event);
-        self.client.link.failed(Instant::now(), pause);
+        self.0.link.failed(Instant::now(), pause);
     }
 
     fn reset(&mut self) {
-        self.client.link.reset();
+        self.0.link.reset();
     }
 
     fn once<R>(
@@ -180,34 +173,28 @@ impl Server for OwnServer {
             Interrupt::Stop => is_stop_requested,
             Interrupt::Never => || false,
         };
-        self.client.link.close();
-        self.client.once(coordinator, Timeout { duration: limit, event: &COORDINATOR_WAIT, is_interrupted }, calls)
+        self.0.link.close();
+        self.0.once(coordinator, Timeout { duration: limit, event: &COORDINATOR_WAIT, is_interrupted }, calls)
     }
 
-    fn tell(&mut self, event: Event<Error>) {
+    fn tell(&mut self, pool: &str, event: Event<Error>) {
         let state = STATE.require();
         match event {
             Event::Renewed => {
                 state.renewals.fetch_add(1, Relaxed);
             }
-            Event::Changed { worker_id, pool } => {
+            Event::Changed(worker_id) => {
                 state.changes.fetch_add(1, Relaxed);
                 log!("this server now has worker id {worker_id} of pool \"{pool}\"");
             }
-            Event::NotFree { set, pool } => errors::not_free(set, pool).warn(),
-            Event::Lost { worker_id, pool, error } => {
-                log!("worker id {worker_id} of pool \"{pool}\" is lost: {}", error.message);
+            Event::NotFree(set) => errors::not_free(set, pool).warn(),
+            Event::Lost(worker_id, error) => {
+                log!("worker id {worker_id} of pool \"{pool}\" is lost: {}", error.message)
             }
-            Event::Failed { pool, error, is_first } => {
-                state.failures.fetch_add(1, Relaxed);
-                if is_first {
-                    log!("could not lease a worker id from pool \"{pool}\": {}", error.message);
-                }
-            }
-            Event::Recovered { pool } => log!("the coordinator of worker pool \"{pool}\" answers again"),
-            Event::NotReleased { worker_id, pool, error } => {
+            Event::NotReleased(worker_id, error) => {
                 log!("could not release worker id {worker_id} of pool \"{pool}\": {}", error.message);
             }
+            Event::Recovered => log!("the coordinator of worker pool \"{pool}\" answers again"),
         }
     }
 }
@@ -234,7 +221,6 @@ pub unsafe extern "C-unwind" fn on_terminate(
     unsafe { bgworker::in_signal_handler(|| IS_STOP_REQUESTED.store(true, Relaxed)) };
 }
 
-/// SIGTERM has arrived.
 pub fn is_stop_requested() -> bool {
     IS_STOP_REQUESTED.load(Relaxed)
 }

@@ -1,8 +1,8 @@
 //! The view `idgen.stat_worker`, and the checks of worker ids: this server's own, and the pools of this database.
 
-use super::pool::{WORKER_HISTORY, WORKER_ID, WORKER_POOL};
+use super::errors;
+use super::pool::{Database, WORKER_HISTORY, WORKER_ID, WORKER_POOL};
 use super::state::{SERVER_LEASE, STATE, SharedLease};
-use super::{errors, history};
 use crate::error::{Check, listed};
 use crate::pg::datum::{self, Composite, Text, from_us_or_infinity};
 use crate::pg::spi::{ExtensionTable, Query, text, value};
@@ -12,6 +12,7 @@ use crate::shmem;
 use crate::snowflake::{default_layout, node, node_too_large};
 use idgen_core::layout::{Node, time_text, time_text_us};
 use idgen_core::worker::lease::ServerLease;
+use idgen_core::worker::recording::HistoryStore;
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
@@ -49,17 +50,13 @@ fn stat_get_worker() -> SetOfIterator<'static, Composite<14>> {
     SetOfIterator::new(row)
 }
 
-/// The state of this server's worker id.
+/// As the column `state` of `idgen.stat_worker` explains.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum WorkerStatus {
-    /// The worker id is a setting.
     Set,
-    /// There is no worker id yet.
     Waiting,
     Leased,
-    /// Leased, and the last attempt to renew it has failed.
     Failing,
-    /// The clock is past the end of the lease.
     Ended,
 }
 
@@ -92,7 +89,6 @@ pub fn checks() -> Vec<Check> {
     if has_pools { vec![own, ranges(), slots(), lost_grants()] } else { vec![own] }
 }
 
-/// The worker id of this server.
 fn own(has_pools: bool) -> Check {
     if recovery::is_in_progress() {
         return Check::ok(OWN, "a standby needs no worker id");
@@ -202,7 +198,6 @@ static OUTSIDE: Query = WORKER_ID.query(
      ORDER BY known.not_after DESC LIMIT 1",
 );
 
-/// Fails if ids may still be made under a worker id that its pool no longer has.
 fn ranges() -> Check {
     const NAME: &str = "pools";
     let read = |row: &SpiHeapTupleData| (text(row, 1), value::<i32>(row, 2), time_text_us(datum::to_us(value(row, 3))));
@@ -232,7 +227,6 @@ static FULL: Query = Query::new(&WORKER_ID, || {
     )
 });
 
-/// Fails if a pool has no free worker id.
 fn slots() -> Check {
     const NAME: &str = "pool slots";
     let full = FULL.read_latest(&[from_us_or_infinity(system_clock::now_us()).into()], |row| text(row, 1));
@@ -247,10 +241,10 @@ fn slots() -> Check {
     .affects(listed(&full))
 }
 
-/// Fails while worker ids cannot be used at once, because grants may be lost.
 fn lost_grants() -> Check {
     const NAME: &str = "history";
-    let Some(until_us) = history::held_back_until_us() else {
+    let until_us = Database.read().and_then(|history| history.forgotten_until_us());
+    let Some(until_us) = until_us.filter(|until_us| *until_us > system_clock::now_us()) else {
         return Check::ok(NAME, "no interruption of the history of grants holds back worker ids");
     };
     Check::warning(

@@ -52,11 +52,6 @@ impl Identity {
         }
     }
 
-    /// True for a server that was neither promoted nor restored.
-    fn is_first_server(&self) -> bool {
-        self.timeline == 1 && !self.place.has_followed_other_wal()
-    }
-
     fn server(&self) -> String {
         format!("{}/{}/{}/", self.system_identifier, self.timeline, self.database)
     }
@@ -81,31 +76,7 @@ pub struct History {
     pub epoch: i32,
 }
 
-/// What a database without a history tells of its past.
-#[derive(Clone, Copy, Debug)]
-pub struct Past {
-    /// The database has no row of a worker id.
-    pub is_new: bool,
-    pub now_us: i64,
-    /// When this server began to write: at its start or its promotion.
-    pub began_us: i64,
-    /// The end of the wait that a dropped database or extension of this server has left, if one has granted.
-    pub label_until_us: Option<i64>,
-}
-
 impl History {
-    /// The first one of a database. Without a row, grants may be forgotten: the row is written with the first pool.
-    /// What a new database has forgotten ended with a promotion or a restore, which the first server never had.
-    pub fn begun(identity: &Identity, past: Past) -> Self {
-        let since_us = match past.label_until_us {
-            Some(until_us) => Some(past.now_us.max(until_us)),
-            None if !past.is_new => Some(past.now_us),
-            None if identity.is_first_server() => None,
-            None => Some(past.began_us),
-        };
-        History { identity: identity.to_string(), since_us, longest_us: 0, epoch: 0 }
-    }
-
     /// The end of the rectangles that an interruption may have forgotten; `None` if the history is complete.
     pub fn forgotten_until_us(&self) -> Option<i64> {
         self.since_us.map(|since_us| since_us.saturating_add(self.longest_us))
@@ -123,7 +94,6 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::coordinator::life_number;
 
     fn place(directory: &str, number: &str) -> Place {
         Place::new(directory, "6-7", number)
@@ -155,22 +125,6 @@ mod tests {
         assert_eq!(decided.state_of(&decided.to_string()), HistoryState::Own);
         assert_eq!(identity().state_of(""), HistoryState::Interrupted, "a dump");
         assert_eq!(identity().state_of("1/2/3/4-5 -"), HistoryState::Own, "a row of 0.14.1");
-    }
-
-    #[test]
-    fn history_without_a_row_is_complete_only_for_a_new_database_of_the_first_server() {
-        let past = Past { is_new: true, now_us: 1000, began_us: 400, label_until_us: None };
-        let since_us = |identity: &Identity, past| History::begun(identity, past).since_us;
-        let first = Identity { timeline: 1, ..identity() };
-        let restored = Identity { place: Place::new("4-5", "6-7", &life_number(1, true)), ..first.clone() };
-        assert_eq!(since_us(&first, past), None);
-        assert_eq!(since_us(&identity(), past), Some(400), "it was promoted");
-        assert_eq!(since_us(&restored, past), Some(400));
-        for identity in [first, identity(), restored] {
-            assert_eq!(since_us(&identity, Past { is_new: false, ..past }), Some(1000), "a dump or an older release");
-            assert_eq!(since_us(&identity, Past { label_until_us: Some(i64::MIN), ..past }), Some(1000));
-            assert_eq!(since_us(&identity, Past { label_until_us: Some(1090), ..past }), Some(1090));
-        }
     }
 
     #[test]

@@ -3,11 +3,11 @@
 //! A grant is used only after the coordinator has confirmed it. Before that, only the coordinator itself may have it,
 //! and a standby that is promoted may not.
 
-use super::keeper::{Keeper, end, has_lost};
+use super::keeper::{Keeper, LONGEST_US, end, give_back, has_lost, last_used_us};
 use super::lease::WorkerLease;
 use super::memory::{remember, remember_pool, remembered};
 use super::pace::Pace;
-use super::server::{Coordinator, Event, Failure, Server};
+use super::server::{Coordinator, Event, Failure, Interrupt, Server};
 use std::time::Duration;
 
 impl Keeper {
@@ -30,7 +30,7 @@ impl Keeper {
         Ok(pause)
     }
 
-    /// Renews or acquires, and confirms. True if it has renewed.
+    /// True if it has renewed.
     fn lease_from<S: Server>(
         &mut self,
         server: &mut S,
@@ -41,7 +41,7 @@ impl Keeper {
         // One of an earlier start or an earlier pool may not have been given back. All its id times count as used.
         if let Some(last) = remembered(server)
             && last.coordinator == identity
-            && !self.lease.has(last.token)
+            && ![self.lease.current, self.lease.pending].iter().flatten().any(|lease| lease.token == last.token)
         {
             end(coordinator, &last.pool, last.token)?;
         }
@@ -54,14 +54,17 @@ impl Keeper {
         let certain_us = confirmed_us.min(lease.last_not_after_us);
         lease.rectangle.not_after_us = certain_us.max(lease.rectangle.not_after_us);
         let is_new = self.lease.pending.is_some();
-        let before = self.lease.confirm(lease, self.pace.ttl, self.requested_us, reached_ms);
+        let half_ms = self.pace.ttl.as_millis() as i64 / 2;
+        self.lease.falls_short = lease.rectangle.end_ms() < reached_ms.saturating_add(half_ms);
+        (self.lease.ttl, self.lease.renewed_us, self.lease.pending) = (self.pace.ttl, self.requested_us, None);
+        let before = self.lease.current.replace(lease);
         if is_new {
             self.begin(server, lease.worker_id, before);
         } else {
             // The end first: a waiting session that sees the new lease must see its end too.
             server.extend_to(lease.rectangle.end_ms());
             server.publish(self.pool_name(), &self.lease);
-            server.tell(Event::Renewed);
+            server.tell(self.pool_name(), Event::Renewed);
         }
         Ok(renewed.is_some())
     }
@@ -108,7 +111,7 @@ impl Keeper {
         }
         // Until there is another lease, each attempt fails here.
         if server.failures() == 0 {
-            server.tell(Event::Lost { worker_id: lease.worker_id, pool, error: &error });
+            server.tell(pool, Event::Lost(lease.worker_id, &error));
         }
         // Ends it, so that its worker id is free for this server. Keeps one of the former pool until there is another.
         if self.former.as_ref().is_none_or(|former| former.name == pool) {
@@ -152,14 +155,14 @@ impl Keeper {
         server.issue_leased(self.pool_name(), &self.lease);
         let pool = self.pool_name();
         if setting.is_in_use && setting.worker_id != worker_id {
-            server.tell(Event::NotFree { set: setting.worker_id, pool });
+            server.tell(pool, Event::NotFree(setting.worker_id));
         }
         if before.is_none_or(|before| before.worker_id != worker_id) {
-            server.tell(Event::Changed { worker_id, pool });
+            server.tell(pool, Event::Changed(worker_id));
         }
-        match before {
-            Some(before) => self.leave_former(server, &before),
-            None => self.former = None,
+        if let (Some(before), Some(former)) = (before, self.former.take()) {
+            let (last_us, end_us) = (last_used_us(server), server.boot_us() + LONGEST_US);
+            give_back(server, &former, &before, Some(last_us), end_us, Interrupt::Stop);
         }
     }
 }

@@ -5,7 +5,6 @@ use super::search::Search;
 use super::{PoolBounds, Rectangle, Refusal};
 use std::ops::RangeInclusive;
 
-/// The definition of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolDefinition {
     pub range: RangeInclusive<i32>,
@@ -38,7 +37,6 @@ pub struct Free {
     pub used_until_us: Option<i64>,
 }
 
-/// What a caller asks for.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
     pub owner: Option<&'a str>,
@@ -61,17 +59,14 @@ pub struct Grant<'a> {
     pub epoch: i32,
 }
 
-/// A grant, with how long its holder has to wait before its first id.
-pub type Granted<'a> = (Grant<'a>, i64);
-
 /// A number of JavaScript is exact up to there. That no token is drawn twice for a worker id is a matter of chance: 2^-53.
 const TOKEN_BITS: u32 = 53;
 
 /// Grants `prefer` if its id times are over, else the last worker id of `owner` if its id times are over, else as [`Search`]
-/// finds it.
-pub fn acquire<'a>(rows: &mut impl GrantRows, pool: &str, request: &Request<'a>) -> Result<Granted<'a>, Refusal> {
+/// finds it. Returns how long the holder has to wait before its first id, too.
+pub fn acquire<'a>(rows: &mut impl GrantRows, pool: &str, request: &Request<'a>) -> Result<(Grant<'a>, i64), Refusal> {
     let definition = rows.share_pool(pool).ok_or(Refusal::UnknownPool)?;
-    let (Free { worker_id, used_until_us }, Now { bounds, epoch }) = pick(rows, pool, &definition, request)?;
+    let (Free { worker_id, used_until_us }, bounds, epoch) = pick(rows, pool, &definition, request)?;
     let (ttl_us, reached_us) = request.check(&bounds)?;
     let rectangle = Rectangle::grant(used_until_us, reached_us, ttl_us, &bounds)
         .map_err(|not_before_us| Refusal::BeginsTooFar { worker_id, not_before_us, bounds })?;
@@ -104,19 +99,14 @@ impl Request<'_> {
     }
 }
 
-/// What bounds a grant, as it was when a row was picked.
-struct Now {
-    bounds: PoolBounds,
-    epoch: i32,
-}
-
-/// Picks a row and locks it. Waits for rows that are locked if no other is free.
+/// Picks a row and locks it. Waits for rows that are locked if no other is free. Returns the bounds and the epoch that it was
+/// picked by, too.
 fn pick(
     rows: &mut impl GrantRows,
     pool: &str,
     definition: &PoolDefinition,
     request: &Request,
-) -> Result<(Free, Now), Refusal> {
+) -> Result<(Free, PoolBounds, i32), Refusal> {
     loop {
         let mut read = None;
         // Without a row that is free, this unlocks the history, and rows that turned out to be granted already: to wait with
@@ -136,15 +126,15 @@ fn pick(
                     epoch: history.epoch,
                 };
                 let free = rows.lock_free(&search);
-                read = Some((Now { bounds, epoch: history.epoch }, search));
+                read = Some((bounds, search));
                 Ok(free)
             };
             try_pick().transpose()
         });
         let free = picked.transpose()?;
-        let (now, search) = read.expect("it was read");
+        let (bounds, search) = read.expect("it was read");
         if let Some(free) = free {
-            return Ok((free, now));
+            return Ok((free, bounds, search.epoch));
         }
         match rows.find(&search) {
             Some(locked) => rows.wait_for(pool, locked),

@@ -30,7 +30,6 @@ pub struct Held {
     pub worker_id: i32,
     pub rectangle: Rectangle,
     pub acquired_us: i64,
-    /// That of the pool.
     pub ttl_us: i64,
     /// As it was read with the row.
     pub history: Option<History>,
@@ -38,7 +37,6 @@ pub struct Held {
     pub is_uncommitted: bool,
 }
 
-/// The outcome of a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
     /// The end of the rectangle.
@@ -69,31 +67,22 @@ pub fn renew(
             return Ok(Renewal::Ended { has_lost_grants: true });
         }
         held.require_end(last_us)?;
-        let not_after_us = next_end(rows, pool, token, &held, reached_us)?;
+        // The end that the history allows.
+        let history = match &held.history {
+            Some(history) if recording::is_sufficient(rows, history, held.ttl_us)? => history.clone(),
+            _ => {
+                rows.held(pool, token, Lock::Row).ok_or(Refusal::Stale { token })?;
+                recording::for_grant(rows, held.ttl_us)?
+            }
+        };
+        let bounds = recording::bounds(rows, &history, held.ttl_us);
+        let reached_us = reached_us.unwrap_or(bounds.now_us);
+        let not_after_us = held.rectangle.renewed(reached_us, bounds.ttl_us, &bounds).not_after_us;
         if rows.extend(pool, token, &held, not_after_us) {
             return Ok(Renewal::Until(not_after_us));
         }
         // It was renewed, moved or ended just now.
     }
-}
-
-/// The end of the renewed rectangle, which the history allows.
-fn next_end(
-    rows: &mut impl HeldRows,
-    pool: &str,
-    token: i64,
-    held: &Held,
-    reached_us: Option<i64>,
-) -> Result<i64, Refusal> {
-    let history = match &held.history {
-        Some(history) if recording::is_sufficient(rows, history, held.ttl_us)? => history.clone(),
-        _ => {
-            rows.held(pool, token, Lock::Row).ok_or(Refusal::Stale { token })?;
-            recording::for_grant(rows, held.ttl_us)?
-        }
-    };
-    let bounds = recording::bounds(rows, &history, held.ttl_us);
-    Ok(held.rectangle.renewed(reached_us.unwrap_or(bounds.now_us), bounds.ttl_us, &bounds).not_after_us)
 }
 
 /// Waits until the synchronous standbys have the rectangle of a token, and returns its end.

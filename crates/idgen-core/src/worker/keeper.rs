@@ -4,12 +4,11 @@
 use super::lease::{ServerLease, WorkerLease};
 use super::memory::LastWorkerId;
 use super::pace::Pace;
-use super::server::{ConfiguredPool, Coordinator, Event, Failure, Interrupt, LastUse, NO_REQUEST, Server};
+use super::server::{ConfiguredPool, Coordinator, Event, Failure, Interrupt, NO_REQUEST, Server};
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
 pub struct Keeper {
-    /// The configured pool; `None` if there is none.
     pub(super) pool: Option<ConfiguredPool>,
     /// The pool of the current lease, if the configuration has changed since it was granted.
     pub(super) former: Option<ConfiguredPool>,
@@ -23,7 +22,6 @@ pub struct Keeper {
     due_us: i64,
 }
 
-/// What the keeper does after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// The next turn: signals during an attempt may have been missed.
@@ -36,7 +34,7 @@ pub enum Next {
 const FIRST_PACE: Pace = Pace { ttl: Duration::from_secs(30) };
 
 /// The longest time that a stop of the server waits for its worker id to be given back.
-const LONGEST: Duration = Duration::from_secs(5);
+pub(super) const LONGEST_US: i64 = 5_000_000;
 
 impl Keeper {
     /// Continues the lease of an earlier keeper of this server. `pool` is that of the lease.
@@ -72,7 +70,6 @@ impl Keeper {
         }
     }
 
-    /// No pool is configured any more.
     fn leave_pool<S: Server>(&mut self, server: &mut S) {
         self.give_back(server, Interrupt::Stop);
         if !server.setting().is_undecided {
@@ -110,7 +107,7 @@ impl Keeper {
                 self.needed_ms = NO_REQUEST;
                 if self.lease.failing_since_ms.take().is_some() {
                     server.store(&self.lease);
-                    server.tell(Event::Recovered { pool: self.pool_name() });
+                    server.tell(self.pool_name(), Event::Recovered);
                 }
                 pause
             }
@@ -125,8 +122,7 @@ impl Keeper {
                 let is_first = self.lease.failing_since_ms.is_none();
                 self.lease.failing_since_ms.get_or_insert_with(|| server.now_us().div_euclid(1000));
                 let pause = self.pace.retry_after(server.failures(), server.random_fraction());
-                let event = Event::Failed { pool: self.pool_name(), error: &error, is_first };
-                server.failed(event, &self.lease, pause);
+                server.failed(self.pool_name(), &error, is_first, &self.lease, pause);
                 pause
             }
         }
@@ -138,7 +134,7 @@ impl Keeper {
         let (current, pending) = (self.lease.current.take(), self.lease.pending.take());
         server.store(&self.lease);
         let (former, pool) = (self.former.take(), self.pool.take());
-        let end_us = server.boot_us() + LONGEST.as_micros() as i64;
+        let end_us = server.boot_us() + LONGEST_US;
         if let (Some(current), Some(pool)) = (current, former.as_ref().or(pool.as_ref())) {
             server.issue_nothing();
             let last_us = last_used_us(server);
@@ -151,21 +147,14 @@ impl Keeper {
         self.pace = FIRST_PACE;
     }
 
-    /// Gives the lease of the former pool back.
-    pub(super) fn leave_former<S: Server>(&mut self, server: &mut S, before: &WorkerLease) {
-        if let Some(former) = self.former.take() {
-            let (last_us, end_us) = (last_used_us(server), server.boot_us() + LONGEST.as_micros() as i64);
-            give_back(server, &former, before, Some(last_us), end_us, Interrupt::Stop);
-        }
-    }
-
     pub fn pool_name(&self) -> &str {
         self.pool.as_ref().map_or("", |pool| &pool.name)
     }
 }
 
-/// Tries two addresses, until this time. Tells a failure: the lease ends by itself.
-fn give_back<S: Server>(
+/// Releases a worker id at one of two addresses, until this time. Without the last time used, or if that is not certain, all
+/// id times count as used. Tells a failure: the lease ends by itself.
+pub(super) fn give_back<S: Server>(
     server: &mut S,
     pool: &ConfiguredPool,
     lease: &WorkerLease,
@@ -174,36 +163,29 @@ fn give_back<S: Server>(
     until: Interrupt,
 ) {
     let mut release = || {
-        let left = Duration::from_micros(end_us.saturating_sub(server.boot_us()).max(0) as u64);
-        server.once(&pool.coordinator, left.min(LONGEST / 2), until, |coordinator| match last_us {
-            _ if lease.coordinator != coordinator.identity() => Err(S::Error::another_coordinator()),
-            Some(last_us) => release(coordinator, &pool.name, lease, last_us),
-            None => end(coordinator, &pool.name, lease.token),
+        let left_us = end_us.saturating_sub(server.boot_us()).clamp(0, LONGEST_US / 2);
+        server.once(&pool.coordinator, Duration::from_micros(left_us as u64), until, |coordinator| {
+            if lease.coordinator != coordinator.identity() {
+                return Err(S::Error::another_coordinator());
+            }
+            let Some(last_us) = last_us else { return end(coordinator, &pool.name, lease.token) };
+            match coordinator.release(&pool.name, lease.token, Some((last_us, lease.last_not_after_us))) {
+                // A renewal got no answer, or another process with the token may have used later times.
+                Err(error) if has_lost(coordinator, &pool.name, lease, &error)? => {
+                    coordinator.release(&pool.name, lease.token, None)
+                }
+                outcome => outcome,
+            }
         })
     };
     if let Err(error) = release().or_else(|_| release()) {
-        server.tell(Event::NotReleased { worker_id: lease.worker_id, pool: &pool.name, error: &error });
+        server.tell(&pool.name, Event::NotReleased(lease.worker_id, &error));
     }
 }
 
 /// The last microsecond since 1970 that an id of any layout may have used.
-fn last_used_us(server: &impl Server) -> i64 {
+pub(super) fn last_used_us(server: &impl Server) -> i64 {
     server.unused_from_ms().saturating_mul(1000).saturating_sub(1)
-}
-
-/// Releases a worker id. If a renewal got no answer, or another process with the token may have used later times, all id times
-/// count as used.
-fn release<C: Coordinator<Error: Failure>>(
-    coordinator: &mut C,
-    pool: &str,
-    lease: &WorkerLease,
-    last_us: i64,
-) -> Result<(), C::Error> {
-    let last = LastUse { last_us, last_not_after_us: lease.last_not_after_us };
-    match coordinator.release(pool, lease.token, Some(last)) {
-        Err(error) if has_lost(coordinator, pool, lease, &error)? => coordinator.release(pool, lease.token, None),
-        outcome => outcome,
-    }
 }
 
 /// Ends a worker id that is lost already, or never used again. All id times of its rectangle count as used. If the

@@ -19,7 +19,6 @@ pub struct WorkerLease {
 /// The lease of this server, and the keeper's last attempts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerLease {
-    /// The lease under which ids are issued.
     pub current: Option<WorkerLease>,
     /// Acquired, but not confirmed to be on the coordinator's standbys: no id is issued under it.
     pub pending: Option<WorkerLease>,
@@ -43,26 +42,8 @@ impl ServerLease {
         self.pending.or(self.current)
     }
 
-    /// One of the leases has this token.
-    pub fn has(&self, token: i64) -> bool {
-        [self.current, self.pending].iter().flatten().any(|lease| lease.token == token)
-    }
-
     /// True if it was not renewed for its ttl, and the time that a renewal takes.
     pub fn is_overdue(&self, now_us: i64) -> bool {
         now_us.saturating_sub(self.renewed_us) >= self.ttl.as_micros() as i64 + 1_000_000
-    }
-
-    /// The lease is confirmed, which was requested at that time for the whole ttl from `reached_ms`. Returns the one before.
-    pub(super) fn confirm(
-        &mut self,
-        confirmed: WorkerLease,
-        ttl: Duration,
-        requested_us: i64,
-        reached_ms: i64,
-    ) -> Option<WorkerLease> {
-        (self.ttl, self.renewed_us, self.pending) = (ttl, requested_us, None);
-        self.falls_short = confirmed.rectangle.end_ms() < reached_ms.saturating_add(ttl.as_millis() as i64 / 2);
-        self.current.replace(confirmed)
     }
 }

@@ -6,7 +6,6 @@ use crate::coordinator::{CoordinatorId, Place};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 
-/// A lease of a worker id that was granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RememberedLease {
     pub pool: String,
@@ -15,7 +14,7 @@ pub struct RememberedLease {
     pub worker_id: u32,
 }
 
-/// If the file exists, the server has or had a pool.
+/// The content of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
     /// The place that wrote it: a copied or restored directory is another one.
@@ -36,11 +35,7 @@ pub enum LastWorkerId {
 /// The file, which exists if the server has or had a pool of worker ids.
 ///
 /// A worker id that is not set acts as 0 only if the file does not exist: otherwise the pool may have granted 0 to
-/// another server. Beside a pool, one that is set counts only if the file has it, and this place has written the file:
-/// a standby, a restored backup and a rewound server know nothing of what the pool has granted.
-///
-/// A copy of the directory has the file too. So a copy without a pool has no worker id until one is set. The copy does not
-/// release its origin's lease, because the file names the place that it was written in.
+/// another server. A copy of the directory has the file too. So a copy without a pool has no worker id until one is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemoryFile {
     /// No worker id was ever leased to this server.
@@ -84,8 +79,8 @@ pub(super) fn remember<S: Server>(server: &mut S, pool: &str, lease: &WorkerLeas
 const MAGIC: &str = "idgen worker 1";
 
 impl Memory {
-    /// True if a worker id that is set by hand counts here beside a pool. Otherwise the pool may have granted it to another
-    /// server: this directory may be a copy, or its data may have been another server's since.
+    /// True if a worker id that is set by hand counts here beside a pool: this directory is no copy, and its data were not
+    /// another server's since, which may know nothing of what the pool has granted.
     pub fn allows_by_hand(&self, here: &Place, worker_id: u32) -> bool {
         self.worker == LastWorkerId::ByHand(worker_id) && here.continues(&self.place)
     }
@@ -151,12 +146,8 @@ fn unescaped(pool: &str) -> String {
 }
 
 fn checksum(text: &str) -> String {
-    let sum = Sha256::digest(text.as_bytes());
-    let mut line = String::from("sha256 ");
-    sum.iter().for_each(|byte| {
-        let _ = write!(line, "{byte:02x}");
-    });
-    line + "\n"
+    let digits: String = Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256 {digits}\n")
 }
 
 #[cfg(test)]

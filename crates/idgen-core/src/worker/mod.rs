@@ -27,55 +27,36 @@ use std::ops::RangeInclusive;
 pub enum Refusal {
     /// The database is a copy of the coordinator's, and grants nothing.
     Copied,
+    /// No pool has this name.
     UnknownPool,
+    /// The settings do not allow the ttl.
     TtlOutOfRange,
-    TtlBeyondThePools {
-        ttl_us: i64,
-    },
-    TooFarAhead {
-        excess_us: i64,
-        max_lead_us: i64,
-    },
+    /// The ttl is longer than this one, that of the pool.
+    TtlBeyondThePools { ttl_us: i64 },
+    /// The caller's ids or clock are ahead of this clock by more than the lead allows.
+    TooFarAhead { excess_us: i64, max_lead_us: i64 },
     /// All worker ids of the pool are held.
-    Exhausted {
-        range: RangeInclusive<i32>,
-    },
+    Exhausted { range: RangeInclusive<i32> },
     /// All free worker ids begin further ahead of the clock than a holder may be.
-    BeginsTooFar {
-        worker_id: i32,
-        not_before_us: i64,
-        bounds: PoolBounds,
-    },
+    BeginsTooFar { worker_id: i32, not_before_us: i64, bounds: PoolBounds },
     /// The token is not current.
-    Stale {
-        token: i64,
-    },
+    Stale { token: i64 },
     /// The token was granted or renewed in the same transaction.
-    Uncommitted {
-        worker_id: i32,
-    },
+    Uncommitted { worker_id: i32 },
     /// Two processes have the token, or the answer to a renewal was lost.
-    RenewedByAnother {
-        worker_id: i32,
-        last_us: i64,
-        not_after_us: i64,
-    },
+    RenewedByAnother { worker_id: i32, last_us: i64, not_after_us: i64 },
 }
 
 /// The bounds of a pool's rectangles: from the coordinator's clock, settings and history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolBounds {
-    /// The coordinator's clock.
     pub now_us: i64,
     /// The longest ttl of the pool's holders.
     pub ttl_us: i64,
     /// How far past `now_us + ttl_us` a rectangle may end, for holders whose ids or clocks are ahead.
     pub max_lead_us: i64,
-    /// When the coordinator's history was interrupted: rectangles granted earlier may be forgotten. `None` if the
-    /// history is complete.
-    pub since_us: Option<i64>,
-    /// The longest time from the coordinator's clock to the end of a rectangle that may be forgotten.
-    pub longest_forgotten_us: i64,
+    /// Every rectangle that an interruption of the history may have forgotten ends here or earlier.
+    pub floor_us: Option<i64>,
 }
 
 impl PoolBounds {
@@ -84,15 +65,9 @@ impl PoolBounds {
         self.ttl_us.saturating_add(self.max_lead_us)
     }
 
-    /// Every rectangle that may be forgotten ends here or earlier.
-    pub fn floor_us(&self) -> Option<i64> {
-        let longest_us = self.longest_us().max(self.longest_forgotten_us);
-        self.since_us.map(|since_us| since_us.saturating_add(longest_us))
-    }
-
     /// No new rectangle begins before this time.
     pub fn earliest_start_us(&self) -> i64 {
-        self.floor_us().map_or(self.now_us, |floor_us| floor_us.max(self.now_us))
+        self.floor_us.map_or(self.now_us, |floor_us| floor_us.max(self.now_us))
     }
 
     /// The latest start of a new rectangle, and the latest time that a caller's ids or clock may have reached.
@@ -132,7 +107,7 @@ impl Rectangle {
     /// previous rectangle, if there was one. If it would begin too far ahead, the error is that time.
     pub fn grant(used_until_us: Option<i64>, reached_us: i64, ttl_us: i64, bounds: &PoolBounds) -> Result<Self, i64> {
         let unused_from_us = used_until_us.unwrap_or_else(|| bounds.now_us.min(reached_us));
-        let not_before_us = bounds.floor_us().map_or(unused_from_us, |floor_us| floor_us.max(unused_from_us));
+        let not_before_us = bounds.floor_us.map_or(unused_from_us, |floor_us| floor_us.max(unused_from_us));
         if not_before_us > bounds.latest_start_us() {
             return Err(not_before_us);
         }

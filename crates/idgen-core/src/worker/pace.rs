@@ -22,13 +22,13 @@ impl Pace {
     /// From one renewal to the next: a third of the ttl, 10 % more or less, so that servers that renew together drift
     /// apart. `jitter` is random in [0, 1), here and below.
     pub fn renew_after(self, jitter: f64) -> Duration {
-        (self.ttl / RENEWALS).mul_f64(0.9 + 0.2 * within_one(jitter))
+        (self.ttl / RENEWALS).mul_f64(0.9 + 0.2 * jitter)
     }
 
     /// From a grant, or the end of an outage, to the next renewal: random within a third of the ttl. So the renewals of
     /// servers that began together are spread evenly from then on.
     pub fn first_renewal_after(self, jitter: f64) -> Duration {
-        (self.ttl / RENEWALS).mul_f64(within_one(jitter))
+        (self.ttl / RENEWALS).mul_f64(jitter)
     }
 
     /// From the end of a failed try to the next one. Short at first, because the lease may still be saved. Then longer,
@@ -46,11 +46,6 @@ impl Pace {
         let doublings = failures_before.saturating_sub(SOON - 1).div_ceil(2).min(10);
         (shortest.max(connected_in * 2) * 2u32.pow(doublings)).min(self.ttl.max(shortest))
     }
-}
-
-/// Rounding may give 1.
-fn within_one(jitter: f64) -> f64 {
-    jitter.clamp(0.0, 1.0)
 }
 
 #[cfg(test)]

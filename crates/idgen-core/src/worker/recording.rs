@@ -3,7 +3,7 @@
 //! an open transaction may have locked that.
 
 use super::{PoolBounds, Refusal};
-use crate::history::{History, HistoryState, Identity, Past};
+use crate::history::{History, HistoryState, Identity};
 use std::fmt;
 
 /// The history in a database, within the transaction of a caller, and what it depends on.
@@ -15,8 +15,10 @@ pub trait HistoryStore {
     fn started_us(&self) -> i64;
     /// How far past a ttl of this length a rectangle may end, by the settings.
     fn max_lead_us(&self, ttl_us: i64) -> i64;
-    /// The evidence about a database without a history.
-    fn past(&mut self) -> Past;
+    /// How long this server has been writing, since its start or its promotion.
+    fn writing_us(&self) -> i64;
+    /// The database has a row of a worker id.
+    fn has_rows(&mut self) -> bool;
     /// `None` before the first pool.
     fn read(&mut self) -> Option<History>;
     /// One transaction at a time changes the row.
@@ -57,14 +59,13 @@ impl fmt::Display for Label {
     }
 }
 
-/// The bounds of the rectangles of a pool with this ttl, by the clock and the settings of now.
+/// The bounds of the rectangles of a pool with this ttl, for which the history [is sufficient](is_sufficient).
 pub fn bounds(store: &impl HistoryStore, history: &History, ttl_us: i64) -> PoolBounds {
     PoolBounds {
         now_us: store.now_us(),
         ttl_us,
         max_lead_us: store.max_lead_us(ttl_us),
-        since_us: history.since_us,
-        longest_forgotten_us: history.longest_us,
+        floor_us: history.forgotten_until_us(),
     }
 }
 
@@ -156,25 +157,29 @@ pub fn begin_another(store: &mut impl HistoryStore, stated_us: Option<i64>) -> i
     history.forgotten_until_us().expect("it was interrupted")
 }
 
-/// The history after an interruption.
 fn interrupted(store: &mut impl HistoryStore, history: History, longest_us: i64) -> History {
     with_longest(store, history, longest_us).interrupted(store.identity(), store.now_us())
 }
 
-/// The history of a database that has no row.
+/// The history of a database that has no row. Grants may be forgotten: the row is written with the first pool. What a new
+/// database has forgotten ended with a promotion or a restore, which the first server never had.
 fn begun(store: &mut impl HistoryStore) -> History {
-    let past = store.past();
-    let begun = History::begun(store.identity(), past);
-    with_longest(store, begun, 0)
+    let (label, now_us, identity) = (store.read_label(), store.now_us(), store.identity().clone());
+    let since_us = match label {
+        Some(label) => Some(now_us.max(label.until_us)),
+        None if store.has_rows() => Some(now_us),
+        None if identity.timeline == 1 && !identity.place.has_followed_other_wal() => None,
+        None => Some(now_us - store.writing_us()),
+    };
+    let longest_us = label.map_or(0, |label| label.longest_us);
+    History { identity: identity.to_string(), since_us, longest_us, epoch: 0 }
 }
 
-/// Writes the row, and what the label needs for grants by it.
 fn write_for_grants(store: &mut impl HistoryStore, history: &History) {
     raise_label(store, history);
     store.write(history, true);
 }
 
-/// Raises both values of the label to those of the history at least.
 fn raise_label(store: &mut impl HistoryStore, history: &History) {
     store.lock_label();
     let label = store.read_label().unwrap_or(Label::NONE);

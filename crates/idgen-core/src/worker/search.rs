@@ -3,7 +3,6 @@
 
 use std::ops::RangeInclusive;
 
-/// What a grant looks for.
 #[derive(Clone, Debug)]
 pub struct Search<'a> {
     pub pool: &'a str,
@@ -13,7 +12,6 @@ pub struct Search<'a> {
     pub earliest_start_us: i64,
     pub prefer: Option<i32>,
     pub owner: Option<&'a str>,
-    /// That of the history.
     pub epoch: i32,
 }
 

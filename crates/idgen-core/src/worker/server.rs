@@ -55,7 +55,6 @@ pub trait Server {
     fn issue_by_setting(&mut self);
     /// From now on no ids are issued.
     fn issue_nothing(&mut self);
-    /// Moves the end of id times.
     fn extend_to(&mut self, end_ms: i64);
     /// Shows that there is no lease.
     fn clear(&mut self);
@@ -70,8 +69,9 @@ pub trait Server {
     fn open(&mut self, limit: Duration) -> Result<Self::Coordinator, Self::Error>;
     /// The attempt has succeeded, and the next one is due after the pause.
     fn answered(&mut self, coordinator: Self::Coordinator, pause: Duration);
-    /// The attempt has failed, and the next one is due after the pause. Shows the error with the lease.
-    fn failed(&mut self, event: Event<Self::Error>, lease: &ServerLease, pause: Duration);
+    /// The attempt has failed, and the next one is due after the pause. Shows the error with the lease. `is_first`: the
+    /// attempt before it has succeeded.
+    fn failed(&mut self, pool: &str, error: &Self::Error, is_first: bool, lease: &ServerLease, pause: Duration);
     /// The coordinator may be another one, and what failed may succeed.
     fn reset(&mut self);
     /// Calls on a connection of their own, as to a former coordinator. Closes the one that is kept.
@@ -83,7 +83,7 @@ pub trait Server {
         calls: impl FnOnce(&mut Self::Coordinator) -> Result<R, Self::Error>,
     ) -> Result<R, Self::Error>;
 
-    fn tell(&mut self, event: Event<Self::Error>);
+    fn tell(&mut self, pool: &str, event: Event<Self::Error>);
 }
 
 /// What ends a wait for the coordinator early.
@@ -93,41 +93,20 @@ pub enum Interrupt {
     Never,
 }
 
-/// What operators hear of, with the name of the pool.
+/// What operators hear of.
 #[derive(Debug)]
 pub enum Event<'a, E> {
     Renewed,
-    /// The server has another worker id than before.
-    Changed {
-        worker_id: u32,
-        pool: &'a str,
-    },
-    /// Another server may use the worker id that is set.
-    NotFree {
-        set: u32,
-        pool: &'a str,
-    },
-    Lost {
-        worker_id: u32,
-        pool: &'a str,
-        error: &'a E,
-    },
-    Failed {
-        pool: &'a str,
-        error: &'a E,
-        is_first: bool,
-    },
-    Recovered {
-        pool: &'a str,
-    },
-    NotReleased {
-        worker_id: u32,
-        pool: &'a str,
-        error: &'a E,
-    },
+    /// The server has this worker id, and had another one or none.
+    Changed(u32),
+    /// Another server may use this worker id, which is set.
+    NotFree(u32),
+    Lost(u32, &'a E),
+    NotReleased(u32, &'a E),
+    /// The first success after a failure.
+    Recovered,
 }
 
-/// Why an attempt has failed.
 pub trait Failure {
     /// The coordinator has answered with an error.
     fn is_refusal(&self) -> bool;
@@ -153,13 +132,7 @@ pub trait Coordinator {
     fn confirm(&mut self, pool: &str, token: i64) -> Result<i64, Self::Error>;
     /// After a refusal: true if the token is current, and its end the last known one.
     fn holds(&mut self, pool: &str, lease: &WorkerLease, refusal: &Self::Error) -> Result<bool, Self::Error>;
-    /// Releases a worker id. The last microsecond since 1970 that was used counts only if the end is the last known one.
-    /// `None`: all id times count as used, whatever the end.
-    fn release(&mut self, pool: &str, token: i64, last: Option<LastUse>) -> Result<(), Self::Error>;
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LastUse {
-    pub last_us: i64,
-    pub last_not_after_us: i64,
+    /// Releases a worker id. `last` is the last microsecond since 1970 that was used, which counts only if the end is the
+    /// last known one, and that end. `None`: all id times count as used, whatever the end.
+    fn release(&mut self, pool: &str, token: i64, last: Option<(i64, i64)>) -> Result<(), Self::Error>;
 }

@@ -10,8 +10,7 @@ mod database;
 mod keeper;
 mod own;
 
-const BOUNDS: PoolBounds =
-    PoolBounds { now_us: 1000, ttl_us: 30, max_lead_us: 60, since_us: None, longest_forgotten_us: 0 };
+const BOUNDS: PoolBounds = PoolBounds { now_us: 1000, ttl_us: 30, max_lead_us: 60, floor_us: None };
 
 fn at(now_us: i64) -> PoolBounds {
     PoolBounds { now_us, ..BOUNDS }
@@ -56,10 +55,7 @@ fn rectangle_far_ahead_of_the_coordinators_clock_is_refused() {
 
 #[test]
 fn rectangles_begin_after_all_that_an_interrupted_history_may_have_granted() {
-    let interrupted = PoolBounds { since_us: Some(1000), ..BOUNDS };
-    let longer = PoolBounds { longest_forgotten_us: 500, ..interrupted };
-    assert_eq!(longer.floor_us(), Some(1500), "rectangles were longer before the pool was redefined");
-    assert_eq!(interrupted.floor_us(), Some(1090));
+    let interrupted = PoolBounds { floor_us: Some(1090), ..BOUNDS };
     let first = Rectangle::grant(None, 1000, 30, &interrupted).unwrap();
     assert_eq!(first, Rectangle { not_before_us: 1090, not_after_us: 1120 });
     assert_eq!(Rectangle::grant(Some(2000), 1000, 30, &interrupted), Err(2000));

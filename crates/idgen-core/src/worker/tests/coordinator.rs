@@ -1,12 +1,12 @@
 //! The procedures of a coordinator on rows in memory.
 
 use super::database::{Database, Locked, POOL};
-use crate::coordinator::Place;
+use crate::coordinator::{Place, life_number};
 use crate::history::Identity;
 use crate::worker::Refusal;
 use crate::worker::granting::{Grant, Request, acquire};
 use crate::worker::holding::{Lock, Renewal, confirm, release, renew};
-use crate::worker::recording::{begin, begin_another, for_grant, note_lost_grants};
+use crate::worker::recording::{Label, begin, begin_another, for_grant, note_lost_grants};
 use crate::worker::search::{Search, WorkerRow};
 
 const TTL_US: i64 = 100;
@@ -195,6 +195,27 @@ fn longer_rectangles_are_recorded_before_one_is_granted_and_outlive_the_history_
     let dropped = Database { rows: Vec::new(), history: None, ..database };
     let history = for_grant(&mut { dropped }, TTL_US).expect("no copy");
     assert_eq!((history.since_us, history.longest_us), (Some(1000), TTL_US * 5));
+}
+
+#[test]
+fn history_without_a_row_is_complete_only_for_a_new_database_of_the_first_server() {
+    let since_us = |mut database: Database| {
+        begin(&mut database);
+        database.history.expect("it has begun").since_us
+    };
+    let (used, labelled) = (Database { history: None, started_us: 400, ..Database::new(1, TTL_US) }, 1090);
+    let new = Database { rows: Vec::new(), ..used.clone() };
+    let promoted = Identity { timeline: 2, ..new.identity.clone() };
+    let restored = Identity { place: Place::new("4-5", "6-7", &life_number(1, true)), ..new.identity.clone() };
+    for (identity, expected) in [(new.identity.clone(), None), (promoted, Some(400)), (restored, Some(400))] {
+        let of = |database: &Database| Database { identity: identity.clone(), ..database.clone() };
+        assert_eq!(since_us(of(&new)), expected, "{identity:?}");
+        assert_eq!(since_us(of(&used)), Some(1000), "a dump or an older release");
+        for (until_us, expected) in [(i64::MIN, 1000), (labelled, labelled)] {
+            let label = Some(Label { until_us, longest_us: 0 });
+            assert_eq!(since_us(Database { label, ..of(&new) }), Some(expected));
+        }
+    }
 }
 
 /// Only the label is left of the history that a failover has interrupted.

@@ -1,7 +1,7 @@
 //! A coordinator's database in memory, with one transaction at a time.
 
 use crate::coordinator::{CoordinatorId, Place};
-use crate::history::{History, Identity, Past};
+use crate::history::{History, Identity};
 use crate::worker::granting::{Free, Grant, GrantRows, PoolDefinition};
 use crate::worker::holding::{Held, HeldRows, Lock};
 use crate::worker::recording::{HistoryStore, Label, begin, bounds};
@@ -101,9 +101,12 @@ impl HistoryStore for Database {
         ttl_us * 3 / 2
     }
 
-    fn past(&mut self) -> Past {
-        let label_until_us = self.label.map(|label| label.until_us);
-        Past { is_new: self.rows.is_empty(), now_us: self.now_us, began_us: self.started_us, label_until_us }
+    fn writing_us(&self) -> i64 {
+        self.now_us - self.started_us
+    }
+
+    fn has_rows(&mut self) -> bool {
+        !self.rows.is_empty()
     }
 
     fn read(&mut self) -> Option<History> {

@@ -10,7 +10,7 @@ use crate::worker::granting::{Request, acquire};
 use crate::worker::holding::{Renewal, confirm, release, renew};
 use crate::worker::lease::{ServerLease, WorkerLease};
 use crate::worker::memory::{LastWorkerId, Memory, MemoryFile, RememberedLease};
-use crate::worker::server::{Coordinator, Event, Failure, Interrupt, LastUse, NO_REQUEST, Server};
+use crate::worker::server::{Coordinator, Event, Failure, Interrupt, NO_REQUEST, Server};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -118,9 +118,8 @@ impl Coordinator for Link {
         })
     }
 
-    fn release(&mut self, pool: &str, token: i64, last: Option<LastUse>) -> Result<(), Error> {
-        let (last_us, end_us) = (last.map(|last| last.last_us), last.map(|last| last.last_not_after_us));
-        self.call(|database| release(database, pool, token, last_us, end_us))
+    fn release(&mut self, pool: &str, token: i64, last: Option<(i64, i64)>) -> Result<(), Error> {
+        self.call(|database| release(database, pool, token, last.map(|last| last.0), last.map(|last| last.1)))
     }
 }
 
@@ -300,7 +299,7 @@ impl Server for Own {
         self.failures = 0;
     }
 
-    fn failed(&mut self, _event: Event<Error>, lease: &ServerLease, _pause: Duration) {
+    fn failed(&mut self, _pool: &str, _error: &Error, _is_first: bool, lease: &ServerLease, _pause: Duration) {
         self.store(lease);
         self.failures += 1;
     }
@@ -319,5 +318,5 @@ impl Server for Own {
         calls(&mut self.link)
     }
 
-    fn tell(&mut self, _event: Event<Error>) {}
+    fn tell(&mut self, _pool: &str, _event: Event<Error>) {}
 }

@@ -13,7 +13,6 @@ use idgen_core::worker::granting::{self, Request};
 use idgen_core::worker::holding::{self, HeldRows, Lock, Renewal};
 use idgen_core::worker::lease::WorkerLease;
 use idgen_core::worker::recording::HistoryStore;
-use idgen_core::worker::server::LastUse;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
@@ -228,11 +227,10 @@ pub fn release(
     coordination: &Rc<Coordination>,
     pool: &str,
     token: i64,
-    last: Option<LastUse>,
+    last: Option<(i64, i64)>,
 ) -> Result<(), Refusal> {
     let mut transaction = Transaction::begin(process, coordination);
-    let (last_us, end_us) = (last.map(|last| last.last_us), last.map(|last| last.last_not_after_us));
-    holding::release(&mut transaction, pool, token, last_us, end_us)?;
+    holding::release(&mut transaction, pool, token, last.map(|last| last.0), last.map(|last| last.1))?;
     transaction.commit(false);
     Ok(())
 }

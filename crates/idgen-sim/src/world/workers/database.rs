@@ -7,7 +7,7 @@ use crate::world::place;
 use crate::world::process::Process;
 use crate::world::rows::{Key, Row, WorkerRecord};
 use crate::world::server::Phase;
-use idgen_core::history::{History, Identity, Past};
+use idgen_core::history::{History, Identity};
 use idgen_core::worker::granting::{Free, Grant, GrantRows, PoolDefinition};
 use idgen_core::worker::holding::{Held, HeldRows, Lock};
 use idgen_core::worker::recording::{HistoryStore, Label};
@@ -174,12 +174,12 @@ impl HistoryStore for Transaction<'_> {
         ttl_us.max(self.max_lead_us)
     }
 
-    fn past(&mut self) -> Past {
-        let is_new = self.workers(0).is_empty() && self.workers(1).is_empty();
-        let label_until_us = self.read_label().map(|label| label.until_us);
-        let writing_us = self.coordination.writing_us(self.process.server, self.process.world.now_us.get());
-        let now_us = self.now_us();
-        Past { is_new, now_us, began_us: now_us - writing_us, label_until_us }
+    fn writing_us(&self) -> i64 {
+        self.coordination.writing_us(self.process.server, self.process.world.now_us.get())
+    }
+
+    fn has_rows(&mut self) -> bool {
+        (0..POOLS.len()).any(|pool| !self.workers(pool).is_empty())
     }
 
     fn read(&mut self) -> Option<History> {

@@ -9,7 +9,7 @@ use idgen_core::coordinator::CoordinatorId;
 use idgen_core::history::Identity;
 use idgen_core::worker::Refusal;
 use idgen_core::worker::lease::WorkerLease;
-use idgen_core::worker::server::{Coordinator, Failure, LastUse};
+use idgen_core::worker::server::{Coordinator, Failure};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -164,7 +164,7 @@ impl Coordinator for Link<'_> {
         self.call(true, move |process, coordination| Ok(coordinator::holds(process, coordination, &pool, &lease)))
     }
 
-    fn release(&mut self, pool: &str, token: i64, last: Option<LastUse>) -> Result<(), Error> {
+    fn release(&mut self, pool: &str, token: i64, last: Option<(i64, i64)>) -> Result<(), Error> {
         let pool = pool.to_owned();
         self.call(true, move |process, coordination| coordinator::release(process, coordination, &pool, token, last))
     }

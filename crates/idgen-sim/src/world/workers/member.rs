@@ -389,9 +389,9 @@ impl<'a> Server for Port<'a> {
         self.failures = 0;
     }
 
-    fn failed(&mut self, event: Event<Error>, lease: &ServerLease, _pause: Duration) {
+    fn failed(&mut self, _pool: &str, error: &Error, _is_first: bool, lease: &ServerLease, _pause: Duration) {
         self.store(lease);
-        self.tell(event);
+        self.own.process.tell(|| format!("Failed: {error:?}"));
         self.failures += 1;
     }
 
@@ -411,14 +411,14 @@ impl<'a> Server for Port<'a> {
         calls(&mut link)
     }
 
-    fn tell(&mut self, event: Event<Error>) {
+    fn tell(&mut self, pool: &str, event: Event<Error>) {
         let world = self.own.process.world;
         match event {
-            Event::Lost { .. } => world.reach("a worker id is lost"),
-            Event::NotFree { .. } => world.reach("the worker id by hand is not free"),
+            Event::Lost(..) => world.reach("a worker id is lost"),
+            Event::NotFree(_) => world.reach("the worker id by hand is not free"),
             _ => {}
         }
-        self.own.process.tell(|| format!("{event:?}"));
+        self.own.process.tell(|| format!("{event:?} of pool {pool}"));
     }
 }
 
