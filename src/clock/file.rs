@@ -17,7 +17,6 @@ const DIRECTORY: &str = "idgen";
 /// directory without a file.
 const UNFINISHED: &str = "idgen.tmp";
 
-/// Why the file cannot be used.
 pub enum FileError {
     /// The directory exists and the file does not.
     Missing,

@@ -3,15 +3,13 @@
 //! A background worker writes this security label, because a transaction that draws may roll back, or may be read-only.
 //! The worker connects to the database of the session that draws, and ends, so it does not block DROP DATABASE.
 
-use super::mark::Process;
 use super::state::STATE;
 use crate::pg::bgworker::{self, Worker};
-use crate::pg::{shared_objects, xact};
-use idgen_core::clock::label::MarkLabel;
+use crate::pg::{recovery, shared_objects, xact};
+use idgen_core::clock::label::{MarkLabel, NextLabel};
 use idgen_core::clock::labelling;
 use pgrx::bgworkers::BackgroundWorker;
 use pgrx::prelude::*;
-use std::cell::Cell;
 use std::ffi::CStr;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -28,29 +26,25 @@ pub fn read() -> Option<MarkLabel> {
     MarkLabel::parse(&shared_objects::read_label(PROVIDER)?)
 }
 
-/// Chooses, writes and commits a label.
-pub fn commit<R>(choose: impl FnOnce() -> (MarkLabel, bool, R)) -> R {
-    let choose = Cell::new(Some(choose));
-    let chosen = BackgroundWorker::transaction(AssertUnwindSafe(|| {
+pub fn commit(choose: impl FnOnce() -> NextLabel) -> NextLabel {
+    let label = BackgroundWorker::transaction(AssertUnwindSafe(|| {
         // Otherwise two workers would update one row, in another order than they have chosen its time.
         shared_objects::lock_catalog();
-        let choose = choose.take().expect("the transaction runs once");
-        let (label, is_lower, chosen) = choose();
-        if is_lower {
+        let label = choose();
+        if label.is_lower {
             bgworker::set_variable(c"synchronous_commit", c"local");
         }
-        shared_objects::write_label(PROVIDER, Some(&label.to_string()));
+        let text = MarkLabel { timeline: recovery::timeline(), until_ms: label.until_ms }.to_string();
+        shared_objects::write_label(PROVIDER, Some(&text));
         crate::pg::crash_point!("label: before the commit");
-        chosen
+        label
     }));
     crate::pg::crash_point!("label: committed");
-    chosen
+    label
 }
 
-/// This process has written the label.
 static IS_DONE: AtomicBool = AtomicBool::new(false);
 
-/// The worker.
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn idgen_label(argument: pg_sys::Datum) {
@@ -64,12 +58,12 @@ pub extern "C-unwind" fn idgen_label(argument: pg_sys::Datum) {
     // A deferrable serializable transaction would wait for others to end.
     bgworker::set_variable(c"default_transaction_isolation", c"read committed");
     bgworker::connect(bgworker::database_argument(argument), true);
-    labelling::write_label(&Process(state));
+    labelling::write_label(state);
     IS_DONE.store(true, Relaxed);
 }
 
 fn before_exit(_code: i32) {
     if let Some(state) = STATE.get().filter(|_| !IS_DONE.load(Relaxed)) {
-        labelling::fail_label(&Process(state));
+        labelling::fail_label(state);
     }
 }

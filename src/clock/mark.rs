@@ -7,69 +7,47 @@ use super::state::{FILE, GENERATORS, STATE, State};
 use crate::pg::latch::{ConditionVariable, WaitEvent};
 use crate::pg::{datum, recovery, session, spi, system_clock};
 use crate::{place, settings};
-use idgen_core::clock::label::MarkLabel;
+use idgen_core::clock::label::NextLabel;
+use idgen_core::clock::moves;
 use idgen_core::clock::port::{Event, HighWater, Port, WaitFor, Written};
 use idgen_core::clock::record::{Found, Record};
-use idgen_core::clock::start::{Commits, Evidence};
-use idgen_core::clock::{labelling, moves};
+use idgen_core::clock::start::Evidence;
 use idgen_core::generator::GeneratorTable;
 use pgrx::prelude::*;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Reads the file, unless a process has since the server started. Raises what is wrong with the file; the next call tries
-/// again, so a repaired file needs no restart.
+/// As [`moves::begin`]. Raises what is wrong with the file.
 pub fn ensure_begun() {
     let state = STATE.require();
     if !moves::is_ready(&state.high_water) {
         // Before the lock: this reads other files and a catalog, may run a query, and may raise.
         let evidence = evidence();
-        or_raise(moves::begin(&Process(state), &evidence));
+        or_raise(moves::begin(state, &evidence));
     }
-}
-
-/// Moves the mark past this time; waits if another process is moving it. Raises if it cannot be moved. Ids can reach
-/// `limit_ms`, which is not before that time.
-pub fn reserve(state: &State, time_ms: i64, limit_ms: i64) {
-    or_raise(moves::reserve(&Process(state), time_ms, limit_ms));
-}
-
-/// Moves the mark if it is due and no other process is moving it. idgen.status() shows a failure of the file now; it is an
-/// error when ids reach the mark.
-pub fn move_if_due(state: &State, limit_ms: i64) {
-    moves::move_if_due(&Process(state), limit_ms);
 }
 
 /// Makes all ids begin at this time or later, durably before they do.
 pub fn raise_to(floor_ms: i64) {
-    or_raise(moves::raise_to(&Process(STATE.require()), floor_ms));
+    or_raise(moves::raise_to(STATE.require(), floor_ms));
 }
 
-/// At the end of each transaction.
-pub fn at_xact_event() {
-    if let Some(state) = STATE.get() {
-        labelling::end_wait_of_transaction(&Process(state));
-    }
-}
-
-fn or_raise(outcome: Result<(), FileError>) {
+pub fn or_raise(outcome: Result<(), FileError>) {
     outcome.unwrap_or_else(|error| file::high_water(error).raise());
 }
-
-/// A process of this server.
-pub struct Process<'a>(pub &'a State);
 
 static IS_WAITING: AtomicBool = AtomicBool::new(false);
 
 static MARK_WAIT: WaitEvent = WaitEvent::new(c"IdgenMark");
 static LABEL_WAIT: WaitEvent = WaitEvent::new(c"IdgenLabel");
 
-impl Port for Process<'_> {
+/// As a process of this server reaches it.
+impl Port for State {
     type Error = FileError;
 
     fn high_water(&self) -> &HighWater {
-        &self.0.high_water
+        &self.high_water
     }
 
     fn drift_and_window_ms(&self) -> (i64, i64) {
@@ -112,16 +90,16 @@ impl Port for Process<'_> {
         let began = Instant::now();
         let outcome = file::write(&record, written);
         let errno = outcome.as_ref().err().map_or(0, |e| e.raw_os_error().unwrap_or(libc::EIO));
-        self.0.last_error.store(errno, Relaxed);
+        self.last_error.store(errno, Relaxed);
         outcome?;
         crate::pg::crash_point!("mark: synced");
-        self.0.writes.fetch_add(1, Relaxed);
-        self.0.write_us.fetch_add(began.elapsed().as_micros() as u64, Relaxed);
+        self.writes.fetch_add(1, Relaxed);
+        self.write_us.fetch_add(began.elapsed().as_micros() as u64, Relaxed);
         Ok(())
     }
 
     fn is_failing(&self) -> bool {
-        self.0.last_error.load(Relaxed) != 0
+        self.last_error.load(Relaxed) != 0
     }
 
     fn check_interrupts(&self) {
@@ -129,7 +107,7 @@ impl Port for Process<'_> {
     }
 
     fn prepare_to_wait(&self) {
-        self.0.moved.prepare_to_sleep();
+        self.moved.prepare_to_sleep();
     }
 
     fn wait(&self, for_what: WaitFor, at_most: Duration) {
@@ -137,7 +115,7 @@ impl Port for Process<'_> {
             WaitFor::File => &MARK_WAIT,
             WaitFor::Label => &LABEL_WAIT,
         };
-        self.0.moved.sleep(at_most, event);
+        self.moved.sleep(at_most, event);
     }
 
     fn end_wait(&self) {
@@ -145,19 +123,15 @@ impl Port for Process<'_> {
     }
 
     fn signal(&self) {
-        self.0.moved.broadcast();
+        self.moved.broadcast();
     }
 
     fn start_label_worker(&self) -> bool {
         label::WORKER.start_for_database(session::database())
     }
 
-    fn commit_label<R>(&self, choose: impl FnOnce() -> (MarkLabel, bool, R)) -> R {
+    fn commit_label(&self, choose: impl FnOnce() -> NextLabel) -> NextLabel {
         label::commit(choose)
-    }
-
-    fn timeline(&self) -> u32 {
-        recovery::timeline()
     }
 
     fn is_waiting(&self) -> &AtomicBool {
@@ -171,7 +145,7 @@ impl Port for Process<'_> {
                 file::PATH
             ),
             Event::LayoutChanged { before } => {
-                self.0.is_layout_changed.store(true, Relaxed);
+                self.is_layout_changed.store(true, Relaxed);
                 let layout = settings::canonical_layout();
                 log!("idgen.layout is \"{layout}\" and was \"{before}\" when ids were last issued by default");
             }
@@ -191,12 +165,12 @@ pub fn at_exit(code: i32) {
     };
     // An immediate stop exits with code 0, too; only a shutdown checkpoint proves a clean one. And this server must not
     // lower a mark that it never read.
-    if code != 0 || !state.high_water.mark.is_known() || !recovery::is_shut_down() {
+    if code != 0 || state.high_water.mark.known_ms().is_none() || !recovery::is_shut_down() {
         return;
     }
     // SAFETY: the postmaster gives up shared memory when its children have ended.
     let exact_ms = unsafe { GENERATORS.without_other_processes(|table| table.unused_from_ms()) };
-    let write = |written: &mut Written| moves::write(&Process(state), written, exact_ms);
+    let write = |written: &mut Written| moves::write(state, written, exact_ms);
     crate::pg::crash_point!("stop: before the exact mark");
     // SAFETY: as above.
     if let Err(FileError::Io(error)) = unsafe { FILE.without_other_processes(write) } {
@@ -207,16 +181,17 @@ pub fn at_exit(code: i32) {
 /// The evidence about the time before this start. In a transaction; without a label this runs a query.
 fn evidence() -> Evidence<'static> {
     let label = label::read();
+    // The commit of a prepared transaction can still bring ids that no one here has seen.
+    let read_prepared = || spi::read_one("SELECT pg_catalog.max(prepared) FROM pg_catalog.pg_prepared_xacts");
+    let prepared: Option<TimestampWithTimeZone> = if label.is_none() { read_prepared() } else { None };
     Evidence {
         wall_ms: system_clock::wall_ms(),
         life: place::number(),
         is_promoted: label.is_some_and(|label| label.timeline != recovery::timeline()),
         label_ms: label.map(|label| label.until_ms),
-        commits: Commits {
-            checkpoint_ms: recovery::checkpoint_ms(),
-            replayed_ms: replayed_ms(),
-            prepared_ms: if label.is_none() { prepared_ms() } else { None },
-        },
+        checkpoint_ms: recovery::checkpoint_ms(),
+        replayed_ms: replayed_ms(),
+        prepared_ms: prepared.map(datum::to_ms),
         drift_ms: settings::max_drift_ms(),
         window_ms: settings::clock_window_ms(),
     }
@@ -229,10 +204,4 @@ fn replayed_ms() -> Option<i64> {
         0 => None,
         us => TimestampWithTimeZone::try_from(us).ok().map(datum::to_ms),
     }
-}
-
-/// When the newest prepared transaction was prepared. Its commit can still bring ids that no one here has seen.
-fn prepared_ms() -> Option<i64> {
-    let query = "SELECT pg_catalog.max(prepared) FROM pg_catalog.pg_prepared_xacts";
-    spi::read_one::<TimestampWithTimeZone>(query).map(datum::to_ms)
 }

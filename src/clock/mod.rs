@@ -1,18 +1,15 @@
 //! The time of ids: read from the clocks, and bounded by the mark in the high-water file and by the lease end. With the
-//! view `idgen.stat_clock`, whose times are 0 or NULL without preload, and the checks of the clock.
-//!
-//! The clock imports no other room. Callers set the lease end ([`restrict_times`]) and register a function to call when ids reach
-//! it ([`on_lease_end_reached`]).
+//! view `idgen.stat_clock`, and the checks of the clock.
 
 use crate::error::Check;
+use crate::pg::datum::{self, Composite};
 use crate::pg::latch::{self, WaitEvent};
-use crate::pg::{datum, recovery, system_clock, xact};
+use crate::pg::{recovery, system_clock, xact};
 use crate::settings;
 use crate::shmem;
-use idgen_core::clock::{Obstacle, US_PER_MS, moves};
+use idgen_core::clock::{Obstacle, US_PER_MS, labelling, moves};
 use idgen_core::layout::time_text;
 use idgen_core::snowflake::Bounds;
-use pgrx::datum::Interval;
 use pgrx::prelude::*;
 use state::{FILE, days, read};
 use std::io;
@@ -32,7 +29,7 @@ impl State {
     /// Called after ids up to `last_ms` were issued within these bounds: moves the mark if it is due and no other process
     /// is moving it.
     pub fn issued(&self, bounds: &Bounds, last_ms: i64) {
-        mark::move_if_due(self, next_limit_ms(bounds, last_ms));
+        moves::move_if_due(self, next_limit_ms(bounds, last_ms));
     }
 
     /// Raises the ceiling for ids of these times, the first of which was at or past the mark of these bounds: moves the mark, or
@@ -40,7 +37,9 @@ impl State {
     pub fn raise_ceiling(&self, bounds: &Bounds, (first_ms, last_ms): (i64, i64)) {
         match self.high_water.mark.obstacle(bounds.ceiling_ms, last_ms) {
             Obstacle::Gone => {}
-            Obstacle::Mark { reserve_ms } => mark::reserve(self, reserve_ms, next_limit_ms(bounds, reserve_ms)),
+            Obstacle::Mark { reserve_ms: to_ms } => {
+                mark::or_raise(moves::reserve(self, to_ms, next_limit_ms(bounds, to_ms)))
+            }
             Obstacle::LeaseEnd => ON_LEASE_END_REACHED.get().into_iter().for_each(|wait| wait(first_ms)),
         }
     }
@@ -71,7 +70,6 @@ fn next_limit_ms(bounds: &Bounds, reached_ms: i64) -> i64 {
     reached_ms.max(bounds.now_ms + settings::max_drift_ms())
 }
 
-/// The wait of ids that have reached the limit ahead of the clock.
 static LIMIT_WAIT: WaitEvent = WaitEvent::new(c"IdgenClock");
 
 static ON_LEASE_END_REACHED: OnceLock<fn(i64)> = OnceLock::new();
@@ -83,25 +81,19 @@ pub fn on_lease_end_reached(wait: fn(i64)) {
 }
 
 /// From now on ids of this server have times from `first_ms` up to but not including `lease_end_ms`, under a worker id that
-/// `publish` stores. All earlier issuing has ended when this returns. `None`, and nothing changes, if the condition is false
-/// under the generators' lock.
-pub fn restrict_times<R>(
-    condition: impl FnOnce() -> bool,
-    first_ms: i64,
-    lease_end_ms: i64,
-    publish: impl FnOnce() -> R,
-) -> Option<R> {
+/// `publish` stores. All earlier issuing has ended when this returns. Nothing changes if the condition is false under the
+/// generators' lock.
+pub fn restrict_times(condition: impl FnOnce() -> bool, first_ms: i64, lease_end_ms: i64, publish: impl FnOnce()) {
     let state = STATE.require();
     GENERATORS.exclusive(|table| {
-        if !condition() {
-            return None;
+        if condition() {
+            // First: a process that sees the new end must see that tenancies under the old worker id have ended.
+            table.restart_at(first_ms);
+            state.high_water.mark.set_lease_end(lease_end_ms);
+            // Last: a process that waits for another end reads what is published.
+            publish();
         }
-        // First: a process that sees the new end must see that tenancies under the old worker id have ended.
-        table.restart_at(first_ms);
-        state.high_water.mark.set_lease_end(lease_end_ms);
-        // Last: a process that waits for another end reads what is published.
-        Some(publish())
-    })
+    });
 }
 
 /// Moves the lease end only: the lease was extended.
@@ -117,73 +109,25 @@ pub fn restrict_to_nothing_at_start() {
 
 /// The row of `idgen.stat_clock`; none without preload.
 #[pg_extern(sql = false)]
-#[allow(clippy::type_complexity, reason = "the columns of a view")]
-fn stat_get_clock() -> TableIterator<
-    'static,
-    (
-        name!(mark, Option<TimestampWithTimeZone>),
-        name!(lead, Option<Interval>),
-        name!(backward_steps, i64),
-        name!(largest_step, Option<Interval>),
-        name!(mark_writes, i64),
-        name!(mark_write_time, Option<Interval>),
-    ),
-> {
-    let rows = STATE.get().map(|state| {
+fn stat_get_clock() -> SetOfIterator<'static, Composite<6>> {
+    let row = STATE.get().map(|state| {
         let (steps, largest_us) = state.steps.backward();
-        (
-            mark_ms().and_then(datum::from_ms),
-            datum::interval_of_us(lead_ms().saturating_mul(1000)),
-            steps as i64,
-            datum::interval_of_us(largest_us),
-            state.writes.load(Relaxed) as i64,
-            datum::interval_of_us(state.write_us.load(Relaxed) as i64),
-        )
+        Composite([
+            state.high_water.mark.known_ms().and_then(datum::from_ms).into(),
+            datum::interval_of_us(lead_ms().saturating_mul(1000)).into(),
+            (steps as i64).into(),
+            datum::interval_of_us(largest_us).into(),
+            (state.writes.load(Relaxed) as i64).into(),
+            datum::interval_of_us(state.write_us.load(Relaxed) as i64).into(),
+        ])
     });
-    TableIterator::new(rows)
-}
-
-/// The mark; `None` before the first generation since the server started.
-fn mark_ms() -> Option<i64> {
-    STATE.get().filter(|state| state.high_water.mark.is_known()).map(|state| state.high_water.mark.mark_ms())
+    SetOfIterator::new(row)
 }
 
 /// How far ids are ahead of the wall clock: the latest one, or where they begin after a crash, a promotion or an observed id.
 fn lead_ms() -> i64 {
     let reached_ms = GENERATORS.shared(|table| table.reached_ms());
     reached_ms.saturating_sub(system_clock::wall_ms()).max(0)
-}
-
-/// How far the wall clock is behind the times of ids; 0 if they are ahead by no more than a burst can take them.
-fn behind_ms() -> i64 {
-    match STATE.get().map_or(0, |_| lead_ms()) {
-        lead_ms if lead_ms > settings::max_drift_ms() => lead_ms,
-        _ => 0,
-    }
-}
-
-/// The steps far forward that the wall clock has not taken back: how many, and by how many days in all.
-fn far_forward() -> Option<(u64, i64)> {
-    let forward = STATE.get()?.steps.far_forward(read())?;
-    Some((forward.steps, days(forward.by_us)))
-}
-
-/// The error of the last write of the mark, with the file's path.
-fn write_error() -> Option<(&'static str, io::Error)> {
-    match STATE.get()?.last_error.load(Relaxed) {
-        0 => None,
-        errno => Some((file::PATH, io::Error::from_raw_os_error(errno))),
-    }
-}
-
-/// True if a standby does not know how far ids may go.
-fn is_label_passed() -> bool {
-    STATE.get().is_some_and(|state| state.high_water.label.reach.is_passed())
-}
-
-/// True if `idgen.layout` has changed since the file was written by an earlier start.
-fn is_layout_changed() -> bool {
-    STATE.get().is_some_and(|state| state.is_layout_changed.load(Relaxed))
 }
 
 pub fn reset() {
@@ -196,7 +140,7 @@ pub fn reset() {
 
 const IDS: &str = "snowflake ids and UUIDs";
 
-/// Ids that are this far ahead of the clock fail the check.
+/// Ids that are this far ahead of the clock, and further than a burst can take them, fail the check.
 const BEHIND_MS: i64 = 1000;
 
 pub fn checks() -> Vec<Check> {
@@ -205,7 +149,7 @@ pub fn checks() -> Vec<Check> {
 
 fn layout() -> Check {
     const NAME: &str = "idgen.layout";
-    if !is_layout_changed() {
+    if !STATE.get().is_some_and(|state| state.is_layout_changed.load(Relaxed)) {
         return Check::ok(NAME, "idgen.layout is the same as when ids were last issued");
     }
     Check::warning(
@@ -219,7 +163,8 @@ fn layout() -> Check {
 
 fn clock() -> Check {
     const NAME: &str = "clock";
-    if let Some((steps, days)) = far_forward() {
+    if let Some((steps, by_us)) = STATE.get().and_then(|state| state.steps.far_forward(read())) {
+        let days = days(by_us);
         let steps = if steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") };
         return Check::warning(
             NAME,
@@ -229,11 +174,11 @@ fn clock() -> Check {
         )
         .affects(IDS);
     }
-    match behind_ms() {
-        behind_ms if behind_ms >= BEHIND_MS => Check::warning(
+    match STATE.get().map_or(0, |_| lead_ms()) {
+        lead_ms if lead_ms > settings::max_drift_ms() && lead_ms >= BEHIND_MS => Check::warning(
             NAME,
             format!(
-                "the wall clock is {behind_ms} ms behind the times of ids: it was set back, or ids began ahead of it after a crash, a promotion or snowflake_observe"
+                "the wall clock is {lead_ms} ms behind the times of ids: it was set back, or ids began ahead of it after a crash, a promotion or snowflake_observe"
             ),
             "Ids go on, and the lead shrinks while fewer ids are drawn than the layout allows. If it does not, compare the \
              server's clock with that of other machines.",
@@ -245,10 +190,15 @@ fn clock() -> Check {
 
 fn mark() -> Check {
     const NAME: &str = "mark";
-    if let Some((path, error)) = write_error() {
+    let errno = STATE.get().map_or(0, |state| state.last_error.load(Relaxed));
+    if errno != 0 {
         return Check::error(
             NAME,
-            format!("high-water file \"{path}\" could not be written: {error}"),
+            format!(
+                "high-water file \"{}\" could not be written: {}",
+                file::PATH,
+                io::Error::from_raw_os_error(errno)
+            ),
             "Free disk space, or repair the file system. Draws fail as soon as ids reach the mark; see idgen.stat_clock.",
         )
         .affects(IDS);
@@ -256,7 +206,7 @@ fn mark() -> Check {
     if let Some(error) = unusable() {
         return Check::raising(NAME, file::high_water(error)).affects(IDS);
     }
-    if is_label_passed() {
+    if STATE.get().is_some_and(|state| state.high_water.label.reach.is_passed()) {
         return Check::error(
             NAME,
             "standbys were not told the high-water mark, so a standby that is promoted now may issue ids again",
@@ -265,7 +215,7 @@ fn mark() -> Check {
         )
         .affects(IDS);
     }
-    let message = mark_ms().map_or_else(
+    let message = STATE.get().and_then(|state| state.high_water.mark.known_ms()).map_or_else(
         || "no id was issued since the server started".to_owned(),
         |mark_ms| format!("ids are durably promised up to {}", time_text(mark_ms)),
     );
@@ -283,5 +233,5 @@ pub fn init() {
     shmem::register(&[&STATE, &FILE, &GENERATORS]);
     shmem::at_startup(|| xact::at_exit(mark::at_exit));
     // In the postmaster, from which all processes inherit it.
-    xact::on_xact_event(|_| mark::at_xact_event());
+    xact::on_xact_event(|_| STATE.get().into_iter().for_each(labelling::end_wait_of_transaction));
 }

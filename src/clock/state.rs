@@ -15,7 +15,15 @@ use idgen_core::snowflake::Bounds;
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU64, Ordering::Relaxed};
 
-pub static STATE: Part<State> = Part::new(c"idgen clock", |_| State::new());
+pub static STATE: Part<State> = Part::new(c"idgen clock", |_| State {
+    steps: ClockSteps::new(read()),
+    high_water: HighWater::new(),
+    is_layout_changed: AtomicBool::new(false),
+    writes: AtomicU64::new(0),
+    write_us: AtomicU64::new(0),
+    last_error: AtomicI32::new(0),
+    moved: ConditionVariable::new(),
+});
 
 /// The high-water file. Under the lock: file I/O, which raises nothing. A session that does not get it waits on
 /// [`State::moved`], because a wait for an LWLock cannot be cancelled.
@@ -45,18 +53,6 @@ pub struct State {
 }
 
 impl State {
-    fn new() -> Self {
-        Self {
-            steps: ClockSteps::new(read()),
-            high_water: HighWater::new(),
-            is_layout_changed: AtomicBool::new(false),
-            writes: AtomicU64::new(0),
-            write_us: AtomicU64::new(0),
-            last_error: AtomicI32::new(0),
-            moved: ConditionVariable::new(),
-        }
-    }
-
     /// Samples both clocks, and logs when the wall clock has stepped back, or far forward.
     #[cold]
     fn sample(&self) {
@@ -76,29 +72,7 @@ impl State {
             None => {}
         }
     }
-}
 
-/// Both clocks.
-pub fn read() -> Reading {
-    let boot_us = system_clock::boot_us();
-    Reading { wall_us: system_clock::wall_us(), boot_us }
-}
-
-/// Both clocks at one instant, to a fifth of a millisecond; `None` if the process was interrupted at each try.
-fn read_together() -> Option<Reading> {
-    (0..3).find_map(|_| {
-        let reading = read();
-        let after_us = system_clock::boot_us();
-        (after_us - reading.boot_us < US_PER_MS / 5).then_some(reading)
-    })
-}
-
-/// Whole days of a time in microseconds.
-pub fn days(us: i64) -> i64 {
-    us / US_PER_MS / 86_400_000
-}
-
-impl State {
     /// The bounds of an issue by one reading of the wall clock. They may be too narrow, never too wide. If they stop an
     /// issue, ask for [`State::careful_bounds`].
     #[inline]
@@ -122,6 +96,24 @@ impl State {
     }
 }
 
+pub fn read() -> Reading {
+    let boot_us = system_clock::boot_us();
+    Reading { wall_us: system_clock::wall_us(), boot_us }
+}
+
+/// Both clocks at one instant, to a fifth of a millisecond; `None` if the process was interrupted at each try.
+fn read_together() -> Option<Reading> {
+    (0..3).find_map(|_| {
+        let reading = read();
+        let after_us = system_clock::boot_us();
+        (after_us - reading.boot_us < US_PER_MS / 5).then_some(reading)
+    })
+}
+
+pub fn days(us: i64) -> i64 {
+    us / US_PER_MS / 86_400_000
+}
+
 #[inline]
 fn bounds(now_ms: i64, ceiling_ms: i64) -> Bounds {
     Bounds { now_ms, limit_ms: now_ms + settings::max_drift_ms(), ceiling_ms }
@@ -131,69 +123,46 @@ fn bounds(now_ms: i64, ceiling_ms: i64) -> Bounds {
 static READ_AT: AtomicU64 = AtomicU64::new(0);
 static NOW_MS: AtomicI64 = AtomicI64::new(0);
 
-/// Milliseconds since 1970.
 #[inline]
 fn now_ms(state: &State) -> i64 {
-    let count = counter::count();
+    let counter = counter();
     // A counter that was set back, for example by a live migration, differs by a huge number too.
-    if count.is_none_or(|count| count.wrapping_sub(READ_AT.load(Relaxed)) > counter::serves()) {
+    if counter.is_none_or(|(count, serves)| count.wrapping_sub(READ_AT.load(Relaxed)) > serves) {
         NOW_MS.store(state.read_wall_ms(), Relaxed);
-        READ_AT.store(count.unwrap_or_default(), Relaxed);
+        READ_AT.store(counter.map_or(0, |(count, _)| count), Relaxed);
     }
     NOW_MS.load(Relaxed)
 }
 
-// The processor's counter, where one counts at all times, and how long a reading serves: about a microsecond. A session
-// needs longer between two statements of a client, so an id's time is not before the start of its statement.
-
+/// The processor's counter, where one counts at all times, and how long a reading serves: about a microsecond. A session needs
+/// longer between two statements of a client, so an id's time is not before the start of its statement.
 #[cfg(target_arch = "x86_64")]
-mod counter {
-    #[inline]
-    pub fn count() -> Option<u64> {
-        // SAFETY: every processor of this architecture has the instruction, and Linux lets processes use it.
-        Some(unsafe { std::arch::x86_64::_rdtsc() })
-    }
-
-    /// Cycles, at two gigahertz.
-    #[inline]
-    pub fn serves() -> u64 {
-        2048
-    }
+#[inline]
+fn counter() -> Option<(u64, u64)> {
+    // SAFETY: every processor of this architecture has the instruction, and Linux lets processes use it.
+    let count = unsafe { std::arch::x86_64::_rdtsc() };
+    // Cycles, at two gigahertz.
+    Some((count, 2048))
 }
 
 #[cfg(target_arch = "aarch64")]
-mod counter {
+#[inline]
+fn counter() -> Option<(u64, u64)> {
     use std::arch::asm;
-
-    #[inline]
-    pub fn count() -> Option<u64> {
-        let count: u64;
-        // SAFETY: every processor of this architecture has the register, and Linux lets processes read it, as its own
-        // vDSO does. Reading it changes nothing.
-        unsafe { asm!("mrs {}, cntvct_el0", out(reg) count, options(nomem, nostack, preserves_flags)) };
-        Some(count)
+    let (count, per_second): (u64, u64);
+    // SAFETY: every processor of this architecture has the registers, and Linux lets processes read them, as its own vDSO does.
+    // Reading them changes nothing.
+    unsafe {
+        asm!("mrs {}, cntvct_el0", out(reg) count, options(nomem, nostack, preserves_flags));
+        asm!("mrs {}, cntfrq_el0", out(reg) per_second, options(pure, nomem, nostack, preserves_flags));
     }
-
-    /// The counter's frequency differs between machines: 24 MHz or 1 GHz.
-    #[inline]
-    pub fn serves() -> u64 {
-        let per_second: u64;
-        // SAFETY: as above.
-        unsafe { asm!("mrs {}, cntfrq_el0", out(reg) per_second, options(pure, nomem, nostack, preserves_flags)) };
-        // The upper half is reserved. If the firmware reports 0, each change of the counter reads the clock.
-        (per_second & 0xffff_ffff) / 1_000_000
-    }
+    // The frequency differs between machines: 24 MHz or 1 GHz. The upper half is reserved. If the firmware reports 0, each
+    // change of the counter reads the clock.
+    Some((count, (per_second & 0xffff_ffff) / 1_000_000))
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-mod counter {
-    #[inline]
-    pub fn count() -> Option<u64> {
-        None
-    }
-
-    #[inline]
-    pub fn serves() -> u64 {
-        0
-    }
+#[inline]
+fn counter() -> Option<(u64, u64)> {
+    None
 }

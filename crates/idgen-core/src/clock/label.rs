@@ -2,9 +2,6 @@
 //!
 //! The label is in WAL before any id at a time that an earlier label does not cover. So a server that has replayed an
 //! id has replayed a label past it, whatever the clocks showed.
-//!
-//! The mark moves under the lock of the high-water file, and no further than the label reaches. If no worker can write a
-//! label, the mark passes it.
 
 use super::Target;
 use crate::sync::{AtomicBool, AtomicI64, Ordering};
@@ -77,7 +74,6 @@ pub struct LabelReach {
 }
 
 impl LabelReach {
-    /// There is no label yet.
     #[allow(clippy::new_without_default, reason = "it is made in place, in shared memory")]
     pub fn new() -> Self {
         Self { until_ms: AtomicI64::new(i64::MIN), passed_ms: AtomicI64::new(i64::MIN) }
@@ -152,6 +148,7 @@ pub const RETRY: Duration = Duration::from_secs(1);
 
 /// The worker that writes the label: whether one is pending, and whether the last one has failed. Times are those of
 /// CLOCK_BOOTTIME, in microseconds.
+#[derive(Default)]
 pub struct LabelWorker {
     /// When the worker was requested; negative once that request has failed; 0 if none is pending.
     requested_us: AtomicI64,
@@ -160,11 +157,6 @@ pub struct LabelWorker {
 }
 
 impl LabelWorker {
-    #[allow(clippy::new_without_default, reason = "it is made in place, in shared memory")]
-    pub fn new() -> Self {
-        Self { requested_us: AtomicI64::new(0), is_failing: AtomicBool::new(false) }
-    }
-
     /// True if the caller has to start a worker: none is pending, and none has failed just now.
     pub fn request(&self, now_us: i64) -> bool {
         let requested_us = self.requested_us.load(Ordering::Relaxed);

@@ -1,11 +1,11 @@
 //! Telling replicas how far ids may go: when a label is requested, the wait of the mark for it, and the worker that writes it.
 //!
-//! The worker starts when the mark comes near the label. The mark waits for the label. If no worker can write it, the mark
-//! passes it: generation never stops.
+//! The worker starts when the mark comes near the label. The mark moves under the lock of the high-water file, and waits for the
+//! label. If no worker can write it, the mark passes it: generation never stops.
 
 use super::label::{MarkLabel, PATIENCE, RETRY};
-use super::moves::{choose_label, known_mark_ms};
-use super::port::{Event, Port, WaitFor};
+use super::moves::{allow, known_mark_ms};
+use super::port::{Event, Port, WaitFor, Written};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 
 /// Requests a worker that writes a label past this time, unless one is pending. `allow` runs before it starts. Not under
@@ -24,25 +24,16 @@ pub(super) fn request<P: Port>(port: &P, mark_ms: i64, allow: impl FnOnce()) {
     }
 }
 
-/// True if the mark may pass the label, because no worker can write one.
-pub(super) fn is_given_up<P: Port>(port: &P) -> bool {
-    port.high_water().label.worker.is_given_up(port.boot_us(), false)
-}
-
 /// Waits until a label lets the mark move to this time, or no worker can write one: true if the mark may pass the label.
-/// `allow` makes the file allow it. The wait can be canceled. Not under a lock. Call [`keep_ahead`] when the mark has moved.
-pub(super) fn wait_for<P: Port>(
-    port: &P,
-    mark_ms: i64,
-    allow: impl Fn() -> Result<(), P::Error>,
-) -> Result<bool, P::Error> {
+/// The wait can be canceled. Not under a lock. Call [`keep_ahead`] when the mark has moved.
+pub(super) fn wait_for<P: Port>(port: &P, mark_ms: i64) -> Result<bool, P::Error> {
     let label = &port.high_water().label;
     let began_us = port.boot_us();
     while !label.reach.reaches(mark_ms) {
         // In each turn, also in one that does not sleep: the caller asks again.
         port.check_interrupts();
         port.is_waiting().store(true, Relaxed);
-        allow()?;
+        allow(port, mark_ms)?;
         port.prepare_to_wait();
         request(port, mark_ms, || ());
         let now_us = port.boot_us();
@@ -99,10 +90,13 @@ fn request_if_due<P: Port>(port: &P) {
 /// difference.
 pub fn write_label<P: Port>(port: &P) {
     let label = &port.high_water().label;
-    let next = port.commit_label(|| {
-        let next = choose_label(port);
-        (MarkLabel { timeline: port.timeline(), until_ms: next.until_ms }, next.is_lower, next)
-    });
+    let choose = |written: &mut Written| {
+        let (wanted_ms, allowed_ms) = (label.wanted_ms.load(Acquire), label.allowed_ms.load(Acquire));
+        let (drift_ms, window_ms) = port.drift_and_window_ms();
+        let until_ms = MarkLabel::next_ms(known_mark_ms(port), wanted_ms, allowed_ms, drift_ms, window_ms);
+        written.labels.begin(&label.reach, until_ms)
+    };
+    let next = port.commit_label(|| port.file(choose));
     let is_known_again = port.file(|written| written.labels.commit(&label.reach, &next));
     label.worker.succeed();
     port.signal();

@@ -44,9 +44,8 @@ pub enum Obstacle {
     /// The ceiling has moved since.
     Gone,
     /// The mark: move it past this time.
-    Mark {
-        reserve_ms: i64,
-    },
+    Mark { reserve_ms: i64 },
+    /// The lease end.
     LeaseEnd,
 }
 
@@ -61,8 +60,9 @@ impl Mark {
         }
     }
 
-    pub fn is_known(&self) -> bool {
-        self.mark_ms() != UNKNOWN
+    /// The mark; `None` until the file has been read.
+    pub fn known_ms(&self) -> Option<i64> {
+        Some(self.mark_ms()).filter(|mark_ms| *mark_ms != UNKNOWN)
     }
 
     #[inline]

@@ -27,7 +27,7 @@ pub mod start;
 mod steps;
 
 pub use mark::{Mark, Obstacle, Target};
-pub use steps::{ClockStep, ClockSteps, ForwardSteps};
+pub use steps::{ClockStep, ClockSteps};
 
 pub const US_PER_MS: i64 = 1000;
 

@@ -4,7 +4,7 @@
 //! Durable first, published second. Under the file's lock there is file I/O, which is not interrupted and raises nothing.
 
 use super::Target;
-use super::label::{MarkLabel, NextLabel};
+use super::label::MarkLabel;
 use super::labelling;
 use super::port::{Event, HighWater, Port, WaitFor, Written};
 use super::record::Record;
@@ -82,7 +82,7 @@ pub fn reserve<P: Port>(port: &P, time_ms: i64, limit_ms: i64) -> Result<(), P::
     let target = Target::past(limit_ms, port.drift_and_window_ms().1);
     while is_needed(state) {
         // Before the lock: this may wait for another process. Tested again under it, because a label can be lowered.
-        let may_pass = wait_for_label(port, target.mark_ms)?;
+        let may_pass = labelling::wait_for(port, target.mark_ms)?;
         under_file_lock(port, is_needed, |written| match may_pass || state.label.reach.reaches(target.mark_ms) {
             true => write_and_publish(port, written, target),
             false => Ok(()),
@@ -101,18 +101,19 @@ pub fn move_if_due<P: Port>(port: &P, limit_ms: i64) {
         return;
     }
     let target = Target::past(limit_ms, port.drift_and_window_ms().1);
-    let may_move = |state: &HighWater| state.label.reach.reaches(target.mark_ms) || labelling::is_given_up(port);
-    if !state.label.reach.reaches(target.mark_ms) {
+    let label = &state.label;
+    let may_move = || label.reach.reaches(target.mark_ms) || label.worker.is_given_up(port.boot_us(), false);
+    if !label.reach.reaches(target.mark_ms) {
         labelling::request(port, target.mark_ms, || {
             port.try_file(|written| drop(allow_label(port, written, target.mark_ms)));
             port.signal();
         });
     }
-    if !may_move(state) {
+    if !may_move() {
         return;
     }
     let moved = port.try_file(|written| {
-        if is_due(state) && may_move(state) {
+        if is_due(state) && may_move() {
             let _ = write_and_publish(port, written, target);
         }
     });
@@ -128,19 +129,26 @@ pub fn raise_to<P: Port>(port: &P, floor_ms: i64) -> Result<(), P::Error> {
     let mut is_raised = false;
     while !is_raised {
         // Before the lock: this may wait for another process, and another floor may be raised at the same time.
-        let may_pass = wait_for_label(port, target_above(port, floor_ms).mark_ms)?;
-        under_file_lock(
-            port,
-            |_| true,
-            |written| {
-                let target = target_above(port, floor_ms);
-                if may_pass || state.label.reach.reaches(target.mark_ms) {
-                    raise(port, written, floor_ms, target)?;
-                    is_raised = true;
+        let may_pass = labelling::wait_for(port, target_above(port, floor_ms).mark_ms)?;
+        let raise = |written: &mut Written| {
+            let target = target_above(port, floor_ms);
+            if !may_pass && !state.label.reach.reaches(target.mark_ms) {
+                return Ok(());
+            }
+            let is_past = target.mark_ms > state.mark.mark_ms();
+            if is_past {
+                write(port, written, target.mark_ms)?;
+            }
+            port.generators(|table| {
+                if is_past {
+                    state.mark.publish(target);
                 }
-                Ok(())
-            },
-        )?;
+                table.raise_floor(floor_ms);
+            });
+            is_raised = true;
+            Ok(())
+        };
+        under_file_lock(port, |_| true, raise)?;
     }
     labelling::keep_ahead(port);
     Ok(())
@@ -150,31 +158,14 @@ pub fn raise_to<P: Port>(port: &P, floor_ms: i64) -> Result<(), P::Error> {
 fn target_above<P: Port>(port: &P, floor_ms: i64) -> Target {
     let (drift_ms, window_ms) = port.drift_and_window_ms();
     // The first record of a server also promises what was known without it.
-    let known_ms = if port.high_water().mark.is_known() { i64::MIN } else { port.generators(|table| table.floor_ms()) };
+    let is_known = port.high_water().mark.known_ms().is_some();
+    let known_ms = if is_known { i64::MIN } else { port.generators(|table| table.floor_ms()) };
     Target::past(floor_ms.max(known_ms).saturating_add(drift_ms), window_ms)
 }
 
-fn raise<P: Port>(port: &P, written: &mut Written, floor_ms: i64, target: Target) -> Result<(), P::Error> {
-    let mark = &port.high_water().mark;
-    let is_past = target.mark_ms > mark.mark_ms();
-    if is_past {
-        write(port, written, target.mark_ms)?;
-    }
-    port.generators(|table| {
-        if is_past {
-            mark.publish(target);
-        }
-        table.raise_floor(floor_ms);
-    });
-    Ok(())
-}
-
-/// Waits until a label lets the mark move to this time, or no worker can write one: true if the mark may pass the label.
-fn wait_for_label<P: Port>(port: &P, mark_ms: i64) -> Result<bool, P::Error> {
-    let is_needed = |_: &HighWater| !is_label_allowed(port, mark_ms);
-    labelling::wait_for(port, mark_ms, || {
-        under_file_lock(port, is_needed, |written| allow_label(port, written, mark_ms))
-    })
+/// As [`allow_label`], not under a lock.
+pub(super) fn allow<P: Port>(port: &P, mark_ms: i64) -> Result<(), P::Error> {
+    under_file_lock(port, |_| !is_label_allowed(port, mark_ms), |written| allow_label(port, written, mark_ms))
 }
 
 fn is_label_allowed<P: Port>(port: &P, mark_ms: i64) -> bool {
@@ -193,25 +184,13 @@ fn allow_label<P: Port>(port: &P, written: &mut Written, mark_ms: i64) -> Result
 
 /// The mark, or the floor before the first mark of a server.
 pub(super) fn known_mark_ms<P: Port>(port: &P) -> i64 {
-    let mark = &port.high_water().mark;
-    if mark.is_known() { mark.mark_ms() } else { port.generators(|table| table.floor_ms()) }
+    port.high_water().mark.known_ms().unwrap_or_else(|| port.generators(|table| table.floor_ms()))
 }
 
 /// How far a label for this mark reaches.
 fn reach_ms<P: Port>(port: &P, mark_ms: i64) -> i64 {
     let (drift_ms, window_ms) = port.drift_and_window_ms();
     MarkLabel::reach_ms(mark_ms, drift_ms, window_ms)
-}
-
-/// Chooses the time of the next label.
-pub(super) fn choose_label<P: Port>(port: &P) -> NextLabel {
-    let label = &port.high_water().label;
-    port.file(|written| {
-        let (wanted_ms, allowed_ms) = (label.wanted_ms.load(Acquire), label.allowed_ms.load(Acquire));
-        let (drift_ms, window_ms) = port.drift_and_window_ms();
-        let until_ms = MarkLabel::next_ms(known_mark_ms(port), wanted_ms, allowed_ms, drift_ms, window_ms);
-        written.labels.begin(&label.reach, until_ms)
-    })
 }
 
 /// Does the work under the file's lock if it is needed; waits while another process does it. The wait can be canceled.

@@ -5,7 +5,7 @@
 //! crash it, or let other processes run, at each call of the port.
 
 use super::Mark;
-use super::label::{LabelReach, LabelWorker, Labels, MarkLabel};
+use super::label::{LabelReach, LabelWorker, Labels, NextLabel};
 use super::record::{Found, Record};
 use crate::generator::GeneratorTable;
 use crate::sync::{AtomicBool as SharedBool, AtomicI64};
@@ -23,7 +23,6 @@ pub struct HighWater {
     pub(super) is_ready: SharedBool,
 }
 
-/// The part of the state that is about the label.
 pub struct LabelState {
     pub reach: LabelReach,
     /// The latest label that the newest record of the file allows. Holder of the file's lock.
@@ -43,7 +42,7 @@ impl HighWater {
                 reach: LabelReach::new(),
                 allowed_ms: AtomicI64::new(i64::MIN),
                 wanted_ms: AtomicI64::new(i64::MIN),
-                worker: LabelWorker::new(),
+                worker: LabelWorker::default(),
             },
             is_begun: SharedBool::new(false),
             is_ready: SharedBool::new(false),
@@ -85,13 +84,11 @@ pub enum Event {
 
 /// One process of a server.
 pub trait Port {
-    /// Why the file cannot be used.
     type Error;
 
     fn high_water(&self) -> &HighWater;
     /// `idgen.max_drift` and `idgen.clock_window` in milliseconds.
     fn drift_and_window_ms(&self) -> (i64, i64);
-    /// The canonical form of `idgen.layout`.
     fn layout(&self) -> String;
     fn system_identifier(&self) -> u64;
     /// The number of the life of the data, from `idgen_place`; empty if it is not known.
@@ -123,12 +120,10 @@ pub trait Port {
 
     /// Starts a process that runs [`write_label`](super::labelling::write_label). False if none could be started.
     fn start_label_worker(&self) -> bool;
-    /// In one transaction under a lock for which other label workers wait: chooses the label, writes and commits it. A label
-    /// that takes back a later one is flushed with its commit, because the next record says that no label is later: a crash
-    /// must not bring the later one back. Otherwise only the order in WAL matters: what WAL loses is lost with the ids after it.
-    fn commit_label<R>(&self, choose: impl FnOnce() -> (MarkLabel, bool, R)) -> R;
-    /// The timeline that this server writes.
-    fn timeline(&self) -> u32;
+    /// In one transaction under a lock for which other label workers wait: chooses the label, writes and commits it. A lower
+    /// label is flushed with its commit, because the next record says that no label is later: a crash must not bring the later
+    /// one back. Otherwise only the order in WAL matters: what WAL loses is lost with the ids after it.
+    fn commit_label(&self, choose: impl FnOnce() -> NextLabel) -> NextLabel;
     /// True from the moment when this process waits for a label until it has moved the mark.
     fn is_waiting(&self) -> &AtomicBool;
 

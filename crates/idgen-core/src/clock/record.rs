@@ -27,7 +27,6 @@ const LIFE: usize = 32;
 /// Room for the layout. A canonical spec has at most 130 characters.
 const LAYOUT: usize = RECORD - CHECKSUM - 8 - 4 - 8 - 8 - 8 - 1 - LIFE - 8 - 2;
 
-/// One record of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Counts the records; the first is 1.
@@ -54,7 +53,6 @@ pub struct Found {
 }
 
 impl Record {
-    /// The offsets of the record's copies in the file.
     pub fn offsets(&self) -> [u64; 2] {
         OFFSETS[usize::from(self.turn.is_multiple_of(2))].map(|offset| offset as u64)
     }
@@ -97,41 +95,27 @@ impl Record {
         if Sha256::digest(body)[..] != *checksum {
             return None;
         }
-        let (magic, rest) = body.split_first_chunk()?;
-        let (version, rest) = rest.split_first_chunk()?;
-        let (turn, rest) = rest.split_first_chunk()?;
-        let (mark_ms, rest) = rest.split_first_chunk()?;
-        let (system_identifier, rest) = rest.split_first_chunk()?;
-        let version = u32::from_le_bytes(*version);
-        let ([in_recovery], rest) = match version {
-            VERSION => (&[0], rest),
-            VERSION_WITHOUT_LIFE | VERSION_WITHOUT_LABEL => rest.split_first_chunk()?,
+        let body = &mut body.strip_prefix(&MAGIC)?;
+        let version = u32::from_le_bytes(take(body)?);
+        let (turn, mark_ms) = (u64::from_le_bytes(take(body)?), i64::from_le_bytes(take(body)?));
+        let system_identifier = u64::from_le_bytes(take(body)?);
+        let [in_recovery] = match version {
+            VERSION => [0],
+            VERSION_WITHOUT_LIFE | VERSION_WITHOUT_LABEL => take(body)?,
             _ => return None,
         };
-        let (latest_label_ms, rest) = match version {
-            VERSION_WITHOUT_LABEL => (&i64::MAX.to_le_bytes(), rest),
-            _ => rest.split_first_chunk()?,
-        };
-        let ([life], rest) = if version == VERSION { rest.split_first_chunk()? } else { (&[0], rest) };
-        let (length, rest) = rest.split_first_chunk()?;
-        let (life, rest) = rest.split_at_checked(usize::from(*life))?;
+        let latest_label_ms = if version == VERSION_WITHOUT_LABEL { i64::MAX } else { i64::from_le_bytes(take(body)?) };
+        let [life] = if version == VERSION { take(body)? } else { [0] };
+        let length = usize::from(u16::from_le_bytes(take(body)?));
+        let (life, rest) = body.split_at_checked(usize::from(life))?;
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
         // A recovery that an earlier release has noted belongs to no life.
-        let life = (version == VERSION || *in_recovery == 1).then_some(life);
-        if *magic != MAGIC {
-            return None;
-        }
-        let layout = rest.get(..usize::from(u16::from_le_bytes(*length)))?;
-        Some(Record {
-            turn: u64::from_le_bytes(*turn),
-            mark_ms: i64::from_le_bytes(*mark_ms),
-            system_identifier: u64::from_le_bytes(*system_identifier),
-            life: life.map(|life| String::from_utf8(life.to_vec())).transpose().ok()?,
-            latest_label_ms: i64::from_le_bytes(*latest_label_ms),
-            layout: String::from_utf8(layout.to_vec()).ok()?,
-        })
+        let life = if version == VERSION || in_recovery == 1 { Some(text(life)?) } else { None };
+        let layout = text(rest.get(..length)?)?;
+        Some(Record { turn, mark_ms, system_identifier, life, latest_label_ms, layout })
     }
 
-    /// The newest intact record of a file; `None` if there is none.
+    /// The newest intact record of a file.
     pub fn newest(file: &[u8]) -> Option<Found> {
         let copy = |at: usize| file.get(at..at + RECORD);
         let read = |offsets: [usize; 2]| offsets.into_iter().find_map(|at| Record::decode(copy(at)?));
@@ -144,4 +128,11 @@ impl Record {
         let other_is_damaged = records[other].is_none() && !other_is_blank;
         Some(Found { record: newest.clone(), other_is_damaged })
     }
+}
+
+/// The next bytes of a record.
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(*first)
 }

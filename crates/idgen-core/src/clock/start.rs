@@ -20,19 +20,14 @@ pub struct Evidence<'a> {
     /// The end of the last label in WAL, which this server has if it has the ids. `None` if there is none: no id was
     /// issued, or no worker could write the label.
     pub label_ms: Option<i64>,
-    pub commits: Commits,
-    pub drift_ms: i64,
-    pub window_ms: i64,
-}
-
-/// What the data tells without a label: times of a clock, under which ids may have been issued or not.
-#[derive(Clone, Copy, Debug)]
-pub struct Commits {
-    /// The last checkpoint, by this server's clock or, before a promotion, by the old primary's.
+    /// The last checkpoint, by this server's clock or, before a promotion, by the old primary's. Ids may have been issued under
+    /// that clock or not, here and below.
     pub checkpoint_ms: i64,
     /// The last commit that was replayed, and the newest prepared transaction, by the old primary's clock.
     pub replayed_ms: Option<i64>,
     pub prepared_ms: Option<i64>,
+    pub drift_ms: i64,
+    pub window_ms: i64,
 }
 
 impl Evidence<'_> {
@@ -55,8 +50,8 @@ impl Evidence<'_> {
         let mark_ms = found.record.mark_ms;
         if found.other_is_damaged {
             // It may have been the newer one, written one move later or after a long pause.
-            let by_clock_ms = self.ahead_of(self.wall_ms.max(self.commits.checkpoint_ms));
-            return known_ms.max(by_clock_ms).max(self.moved(mark_ms));
+            let by_clock_ms = self.ahead_of(self.wall_ms.max(self.checkpoint_ms));
+            return known_ms.max(by_clock_ms).max(moved_ms(mark_ms, self.drift_ms, self.window_ms));
         }
         let is_older_than_data = is_replayed || self.label_ms > Some(found.record.latest_label_ms);
         if is_older_than_data { mark_ms.max(known_ms) } else { mark_ms }
@@ -69,24 +64,16 @@ impl Evidence<'_> {
     }
 
     fn past_commits_ms(&self, is_replayed: bool) -> i64 {
-        let Commits { checkpoint_ms, replayed_ms, prepared_ms } = self.commits;
-        match is_replayed {
-            true => {
-                let latest_ms = [replayed_ms, prepared_ms].into_iter().flatten().fold(checkpoint_ms, i64::max);
-                self.ahead_of(latest_ms)
-            }
+        if !is_replayed {
             // The first start.
-            false => checkpoint_ms.saturating_add(1),
+            return self.checkpoint_ms.saturating_add(1);
         }
+        self.ahead_of([self.replayed_ms, self.prepared_ms].into_iter().flatten().fold(self.checkpoint_ms, i64::max))
     }
 
     /// The latest time of an id issued when a server's clock showed this time. After a crash, ids begin at the mark
     /// that was written for this clock.
     fn ahead_of(&self, clock_ms: i64) -> i64 {
-        self.moved(clock_ms).saturating_add(MARGIN_MS)
-    }
-
-    fn moved(&self, reached_ms: i64) -> i64 {
-        moved_ms(reached_ms, self.drift_ms, self.window_ms)
+        moved_ms(clock_ms, self.drift_ms, self.window_ms).saturating_add(MARGIN_MS)
     }
 }

@@ -20,14 +20,6 @@ pub enum ClockStep {
     FarForward(i64),
 }
 
-/// The steps far forward that the wall clock has not taken back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ForwardSteps {
-    pub steps: u64,
-    /// How far the wall clock is ahead of where it was before the first of them, in microseconds.
-    pub by_us: i64,
-}
-
 /// The wall clock has made no step far forward, or has taken it back.
 const NO_STEP: i64 = i64::MAX;
 
@@ -105,11 +97,12 @@ impl ClockSteps {
         }
     }
 
-    /// The steps far forward, until the wall clock takes them back.
-    pub fn far_forward(&self, reading: Reading) -> Option<ForwardSteps> {
+    /// The steps far forward that the wall clock has not taken back: their number, and how far it is ahead of where it was
+    /// before the first of them, in microseconds.
+    pub fn far_forward(&self, reading: Reading) -> Option<(u64, i64)> {
         // Without a step the difference is negative.
         let by_us = reading.offset_us().saturating_sub(self.before_forward_us.load(Ordering::Relaxed));
-        (by_us > FAR_US).then(|| ForwardSteps { steps: self.forward_steps.load(Ordering::Relaxed), by_us })
+        (by_us > FAR_US).then(|| (self.forward_steps.load(Ordering::Relaxed), by_us))
     }
 
     /// The number of backward steps, and the largest in microseconds.

@@ -1,6 +1,6 @@
 use super::mark::UNKNOWN;
 use super::record::{FILE, Record};
-use super::start::{Commits, Evidence};
+use super::start::Evidence;
 use super::*;
 use crate::layout::Layout;
 use proptest::prelude::*;
@@ -35,7 +35,9 @@ fn evidence(wall_ms: i64) -> Evidence<'static> {
         life: OWN,
         is_promoted: false,
         label_ms: None,
-        commits: Commits { checkpoint_ms: wall_ms - 60_000, replayed_ms: None, prepared_ms: None },
+        checkpoint_ms: wall_ms - 60_000,
+        replayed_ms: None,
+        prepared_ms: None,
         drift_ms: DRIFT_MS,
         window_ms: WINDOW_MS,
     }
@@ -73,13 +75,13 @@ fn step_forward_by_more_than_a_day_is_returned_once_and_shown_until_taken_back()
     assert_eq!(forward(DAY_MS), None);
     // Measured from before the step, not from the start of the clock.
     assert_eq!(sample(3 * DAY_MS, 40), Some(ClockStep::FarForward(2 * DAY_MS * US_PER_MS)));
-    assert_eq!(forward(3 * DAY_MS), Some(ForwardSteps { steps: 1, by_us: 2 * DAY_MS * US_PER_MS }));
+    assert_eq!(forward(3 * DAY_MS), Some((1, 2 * DAY_MS * US_PER_MS)));
     assert_eq!(sample(3 * DAY_MS, 60), None, "once");
     assert_eq!(sample(5 * DAY_MS, 80), Some(ClockStep::FarForward(2 * DAY_MS * US_PER_MS)));
-    assert_eq!(forward(5 * DAY_MS), Some(ForwardSteps { steps: 2, by_us: 4 * DAY_MS * US_PER_MS }));
+    assert_eq!(forward(5 * DAY_MS), Some((2, 4 * DAY_MS * US_PER_MS)));
     // Partly taken back: still shown.
     assert!(matches!(sample(4 * DAY_MS, 100), Some(ClockStep::Back(_))));
-    assert_eq!(forward(4 * DAY_MS), Some(ForwardSteps { steps: 2, by_us: 3 * DAY_MS * US_PER_MS }));
+    assert_eq!(forward(4 * DAY_MS), Some((2, 3 * DAY_MS * US_PER_MS)));
     // Taken back: not shown before the next sample, nor after it.
     assert_eq!(forward(2 * DAY_MS), None);
     assert!(matches!(sample(2 * DAY_MS, 120), Some(ClockStep::Back(_))));
@@ -87,7 +89,7 @@ fn step_forward_by_more_than_a_day_is_returned_once_and_shown_until_taken_back()
     assert_eq!(forward(3 * DAY_MS), None);
     // Acknowledged.
     assert!(matches!(sample(9 * DAY_MS, 160), Some(ClockStep::FarForward(_))));
-    assert_eq!(forward(9 * DAY_MS), Some(ForwardSteps { steps: 1, by_us: 6 * DAY_MS * US_PER_MS }));
+    assert_eq!(forward(9 * DAY_MS), Some((1, 6 * DAY_MS * US_PER_MS)));
     clock.reset();
     assert_eq!(forward(9 * DAY_MS), None);
 }
@@ -105,7 +107,7 @@ fn sample_is_due_when_the_wall_clock_moves_either_way() {
 #[test]
 fn unknown_mark_is_before_every_time_and_a_known_one_never_moves_back() {
     let mark = Mark::unknown();
-    assert!(!mark.is_known());
+    assert!(mark.known_ms().is_none());
     assert!(mark.mark_ms() < 0 && mark.due_ms() < 0);
     let target = Target::past(NOW_MS + DRIFT_MS, WINDOW_MS);
     mark.publish(target);
@@ -120,7 +122,7 @@ fn early_ceiling_is_the_due_time_or_the_lease_end_whichever_is_earlier() {
     let mark = Mark::unknown();
     let far = Target { mark_ms: NOW_MS + 5500, due_ms: NOW_MS + 4000 };
     mark.set_lease_end(NOW_MS + 1000);
-    assert_eq!((mark.early_ceiling_ms(), mark.is_known()), (UNKNOWN, false), "a lease alone allows no ids");
+    assert_eq!((mark.early_ceiling_ms(), mark.known_ms().is_some()), (UNKNOWN, false), "a lease alone allows no ids");
     mark.publish(far);
     assert_eq!((mark.early_ceiling_ms(), mark.lease_end_ms()), (NOW_MS + 1000, NOW_MS + 1000));
     mark.set_lease_end(NOW_MS + 9000);

@@ -111,7 +111,7 @@ fn label_that_two_sessions_and_a_worker_follow_is_passed() {
 #[test]
 fn one_session_starts_the_worker() {
     loom::model(|| {
-        let worker = Arc::new(LabelWorker::new());
+        let worker = Arc::new(LabelWorker::default());
         let other = spawn(&worker, |worker| worker.request(1));
         assert!(worker.request(1) != other.join().unwrap());
     });
@@ -121,7 +121,7 @@ fn one_session_starts_the_worker() {
 #[test]
 fn worker_that_succeeds_after_a_failure_is_not_given_up() {
     loom::model(|| {
-        let worker = Arc::new(LabelWorker::new());
+        let worker = Arc::new(LabelWorker::default());
         worker.fail(1);
         let now_us = 1 + RETRY.as_micros() as i64;
         assert!(worker.is_given_up(now_us, false));

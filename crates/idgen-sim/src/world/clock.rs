@@ -5,10 +5,10 @@ use super::memory::Memory;
 use super::process::Process;
 use super::rows::{Key, Row};
 use super::server::Phase;
-use idgen_core::clock::label::MarkLabel;
+use idgen_core::clock::label::{MarkLabel, NextLabel};
 use idgen_core::clock::port::{Event, HighWater, Port, WaitFor, Written};
 use idgen_core::clock::record::{FILE, Found, Record};
-use idgen_core::clock::start::{Commits, Evidence};
+use idgen_core::clock::start::Evidence;
 use idgen_core::clock::{Obstacle, labelling, moves};
 use idgen_core::generator::{GeneratorHandle, GeneratorTable};
 use idgen_core::snowflake::{Bounds, IdSpace, Issue, SlotRun};
@@ -60,11 +60,9 @@ impl<'a> Clock<'a> {
                 life,
                 is_promoted: label.is_some_and(|label| label.timeline != server.directory.control.timeline),
                 label_ms: label.map(|label| label.until_ms),
-                commits: Commits {
-                    checkpoint_ms: server.directory.control.checkpoint_ms,
-                    replayed_ms: server.replayed_ms,
-                    prepared_ms: None,
-                },
+                checkpoint_ms: server.directory.control.checkpoint_ms,
+                replayed_ms: server.replayed_ms,
+                prepared_ms: None,
                 drift_ms,
                 window_ms,
             }
@@ -320,7 +318,7 @@ impl Port for Clock<'_> {
         true
     }
 
-    fn commit_label<R>(&self, choose: impl FnOnce() -> (MarkLabel, bool, R)) -> R {
+    fn commit_label(&self, choose: impl FnOnce() -> NextLabel) -> NextLabel {
         let _catalog = loop {
             match self.memory.catalog.try_borrow_mut() {
                 Ok(lock) => break lock,
@@ -328,15 +326,13 @@ impl Port for Clock<'_> {
             }
             self.process.step();
         };
-        let (label, is_lower, chosen) = choose();
+        let next = choose();
+        let timeline = self.process.server(|server| server.directory.control.timeline);
+        let label = MarkLabel { timeline, until_ms: next.until_ms };
         self.process.step();
         self.process.tell(|| format!("commits the label: {label}"));
-        self.process.commit(vec![(Key::Label, Row::Label(label))], is_lower);
-        chosen
-    }
-
-    fn timeline(&self) -> u32 {
-        self.process.server(|server| server.directory.control.timeline)
+        self.process.commit(vec![(Key::Label, Row::Label(label))], next.is_lower);
+        next
     }
 
     fn is_waiting(&self) -> &AtomicBool {

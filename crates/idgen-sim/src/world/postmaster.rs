@@ -56,7 +56,7 @@ fn recover_to_point(process: &Process) {
 /// What the postmaster does after the checkpoint of a clean stop, when no other process is left.
 pub fn shut_down(process: &Process) {
     let clock = Clock::new(process);
-    if clock.memory.high_water.mark.is_known() {
+    if clock.memory.high_water.mark.known_ms().is_some() {
         let exact_ms = clock.memory.table.borrow().unused_from_ms();
         let written = moves::write(&clock, &mut clock.memory.written.borrow_mut(), exact_ms);
         process.world.reach("a clean stop");

@@ -7,7 +7,7 @@ const RETRY_US: i64 = RETRY.as_micros() as i64;
 
 #[test]
 fn worker_is_requested_again_when_it_is_late_and_soon_after_a_failure() {
-    let worker = LabelWorker::new();
+    let worker = LabelWorker::default();
     assert!(worker.request(10));
     assert!(!worker.request(10 + PATIENCE_US - 1));
     assert!(worker.request(10 + PATIENCE_US));
@@ -20,7 +20,7 @@ fn worker_is_requested_again_when_it_is_late_and_soon_after_a_failure() {
 
 #[test]
 fn worker_is_given_up_after_a_failure_unless_another_one_is_pending() {
-    let worker = LabelWorker::new();
+    let worker = LabelWorker::default();
     assert!(!worker.is_given_up(10, true), "it has not failed");
     worker.fail(10);
     assert!(worker.is_given_up(11, false));

@@ -2,7 +2,7 @@
 //! record are relative to `NOW_MS`.
 
 use super::*;
-use crate::clock::label::MarkLabel;
+use crate::clock::label::NextLabel;
 use crate::clock::labelling::{fail_label, write_label};
 use crate::clock::port::{Event, HighWater, Port, WaitFor, Written};
 use crate::clock::record::Found;
@@ -94,8 +94,7 @@ impl OneProcess {
 
     /// The mark, if it is known.
     pub fn mark(&self) -> Option<i64> {
-        let mark = &self.high_water.mark;
-        mark.is_known().then(|| mark.mark_ms() - NOW_MS)
+        self.high_water.mark.known_ms().map(|mark_ms| mark_ms - NOW_MS)
     }
 
     pub fn floor(&self) -> i64 {
@@ -232,17 +231,12 @@ impl Port for OneProcess {
         starts
     }
 
-    fn commit_label<R>(&self, choose: impl FnOnce() -> (MarkLabel, bool, R)) -> R {
-        let (label, is_lower, chosen) = choose();
-        assert_eq!(label.timeline, 4);
-        let lower = if is_lower { ", which is lower" } else { "" };
+    fn commit_label(&self, choose: impl FnOnce() -> NextLabel) -> NextLabel {
+        let label = choose();
+        let lower = if label.is_lower { ", which is lower" } else { "" };
         self.did(format!("label {}{lower}", label.until_ms - NOW_MS));
         self.let_others_run();
-        chosen
-    }
-
-    fn timeline(&self) -> u32 {
-        4
+        label
     }
 
     fn is_waiting(&self) -> &AtomicBool {

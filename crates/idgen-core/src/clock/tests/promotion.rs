@@ -183,11 +183,9 @@ impl Primary {
             life: REPLAYED,
             is_promoted: false,
             label_ms,
-            commits: Commits {
-                checkpoint_ms: NOW_MS - 3_600_000,
-                replayed_ms: Some(self.replicated.commit_ms),
-                prepared_ms: None,
-            },
+            checkpoint_ms: NOW_MS - 3_600_000,
+            replayed_ms: Some(self.replicated.commit_ms),
+            prepared_ms: None,
             drift_ms: self.drift_ms,
             window_ms: self.window_ms,
         };

@@ -25,9 +25,8 @@ fn file_that_allows_the_label_is_not_older_than_the_data() {
 /// The clock may be wrong until the first id is issued, which is not before it anyway.
 #[test]
 fn floor_of_a_first_start_is_past_the_last_checkpoint_whatever_the_clock_shows() {
-    let commits = Commits { checkpoint_ms: NOW_MS, ..evidence(NOW_MS).commits };
     for wall_ms in [NOW_MS - 3_600_000, NOW_MS + 3_600_000] {
-        assert_eq!(Evidence { commits, ..evidence(wall_ms) }.floor_ms(None), NOW_MS + 1);
+        assert_eq!(Evidence { checkpoint_ms: NOW_MS, ..evidence(wall_ms) }.floor_ms(None), NOW_MS + 1);
     }
 }
 
@@ -96,12 +95,13 @@ fn label_that_the_file_does_not_allow_wins() {
 #[test]
 fn times_of_commits_count_only_without_a_label() {
     let year_ms = 365 * 86_400_000;
-    let commits = Commits {
+    let replayed = Evidence {
+        life: REPLAYED,
         checkpoint_ms: NOW_MS + year_ms,
         replayed_ms: Some(NOW_MS + year_ms),
         prepared_ms: Some(NOW_MS + year_ms),
+        ..evidence(NOW_MS)
     };
-    let replayed = Evidence { life: REPLAYED, commits, ..evidence(NOW_MS) };
     let mark = found(&[record(1, NOW_MS - 86_400_000)]);
     for file in [None, Some(&mark)] {
         let labelled = Evidence { label_ms: Some(NOW_MS), ..replayed };

@@ -66,8 +66,8 @@ impl Host {
     fn start(&mut self) {
         let found = self.disk.as_deref().map(|bytes| Record::newest(bytes).expect("one record is intact"));
         // Without a file this is the first start, and there is no later checkpoint.
-        let commits = Commits { checkpoint_ms: self.wall_ms, ..evidence(self.wall_ms).commits };
-        let floor_ms = Evidence { commits, ..evidence(self.wall_ms) }.floor_ms(found.as_ref());
+        let first = Evidence { checkpoint_ms: self.wall_ms, ..evidence(self.wall_ms) };
+        let floor_ms = first.floor_ms(found.as_ref());
         // Leaked: a table in shared memory lives as long as the server.
         let generators: Vec<Generator> = (0..=self.spaces.len()).map(|_| Generator::new()).collect();
         let floors: Vec<Floor> = (0..FLOORS).map(|_| Floor::new()).collect();
@@ -169,7 +169,7 @@ impl Host {
             Event::CleanRestart => {
                 // Exact: after the last id, and not before the floor.
                 let server = self.server.as_ref().unwrap();
-                if server.mark.is_known() {
+                if server.mark.known_ms().is_some() {
                     self.write(server.table.unused_from_ms());
                 }
                 self.start();
