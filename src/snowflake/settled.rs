@@ -38,7 +38,7 @@ pub fn settled(layout: &str, reader: &str) -> i64 {
         // Under the lock, because worker ids change under it.
         GENERATORS.shared(|table| {
             let space = current_space(&layout);
-            (space, table.id_before_next(&space))
+            (space, space.id_before(table.free_slot(&space)))
         })
     };
     let (space, id) = settled::settled(&layout, before_next, || DRAWS.open());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// One element of the lists `host`, `hostaddr` and `port` of a connection string.
+/// The lists `host`, `hostaddr` and `port` of a connection string, as libpq reads them, or one element of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
     pub host: String,
@@ -10,15 +10,7 @@ pub struct Host {
     pub port: String,
 }
 
-/// The three lists, as libpq reads them from a connection string.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HostLists {
-    pub host: String,
-    pub hostaddr: String,
-    pub port: String,
-}
-
-impl HostLists {
+impl Host {
     /// The elements. libpq has checked that there are as many addresses as hosts, and one port or as many.
     pub fn hosts(&self) -> Vec<Host> {
         let count = if self.hostaddr.is_empty() { elements(&self.host).len() } else { elements(&self.hostaddr).len() };
@@ -33,16 +25,14 @@ impl HostLists {
 
     /// The lists that make libpq try one host only. libpq ignores an empty value. So if an element is empty and the
     /// connection string has a value there, it is written as a list of two, `,`, and libpq tries the host twice.
-    pub fn narrowed_to(&self, only: &Host) -> HostLists {
+    pub fn narrowed_to(&self, only: &Host) -> Host {
         let hides = |element: &str, list: &str| element.is_empty() && !list.is_empty();
         let is_doubled =
             hides(&only.host, &self.host) || hides(&only.hostaddr, &self.hostaddr) || hides(&only.port, &self.port);
         let list = |element: &str| if is_doubled { format!("{element},{element}") } else { element.to_owned() };
-        HostLists { host: list(&only.host), hostaddr: list(&only.hostaddr), port: list(&only.port) }
+        Host { host: list(&only.host), hostaddr: list(&only.hostaddr), port: list(&only.port) }
     }
-}
 
-impl Host {
     /// The host name to look up, unless the host is a socket or has an address.
     pub fn name(&self) -> Option<&str> {
         let host = self.host.as_str();
@@ -85,21 +75,17 @@ pub fn connect_timeout(text: &str) -> Result<Option<Duration>, std::num::ParseIn
 mod tests {
     use super::*;
 
-    fn lists(host: &str, hostaddr: &str, port: &str) -> HostLists {
-        HostLists { host: host.to_owned(), hostaddr: hostaddr.to_owned(), port: port.to_owned() }
-    }
-
     fn host_at(host: &str, hostaddr: &str, port: &str) -> Host {
         Host { host: host.to_owned(), hostaddr: hostaddr.to_owned(), port: port.to_owned() }
     }
 
     #[test]
     fn each_element_of_the_lists_is_a_host() {
-        assert_eq!(lists("", "", "5432").hosts(), [host_at("", "", "5432")]);
-        assert_eq!(lists("a,/s", "", "5432").hosts(), [host_at("a", "", "5432"), host_at("/s", "", "5432")]);
-        assert_eq!(lists("a,b", "", "1,2").hosts(), [host_at("a", "", "1"), host_at("b", "", "2")]);
-        assert_eq!(lists("a,b", "::1,", "1,").hosts(), [host_at("a", "::1", "1"), host_at("b", "", "")]);
-        assert_eq!(lists("", "::1,::2", "1").hosts(), [host_at("", "::1", "1"), host_at("", "::2", "1")]);
+        assert_eq!(host_at("", "", "5432").hosts(), [host_at("", "", "5432")]);
+        assert_eq!(host_at("a,/s", "", "5432").hosts(), [host_at("a", "", "5432"), host_at("/s", "", "5432")]);
+        assert_eq!(host_at("a,b", "", "1,2").hosts(), [host_at("a", "", "1"), host_at("b", "", "2")]);
+        assert_eq!(host_at("a,b", "::1,", "1,").hosts(), [host_at("a", "::1", "1"), host_at("b", "", "")]);
+        assert_eq!(host_at("", "::1,::2", "1").hosts(), [host_at("", "::1", "1"), host_at("", "::2", "1")]);
     }
 
     #[test]
@@ -119,18 +105,18 @@ mod tests {
 
     #[test]
     fn narrowed_lists_name_one_host() {
-        let given = lists("a,/s,", "", "1,2,3");
-        assert_eq!(given.narrowed_to(&host_at("a", "::1", "1")), lists("a", "::1", "1"));
-        assert_eq!(given.narrowed_to(&host_at("/s", "", "2")), lists("/s", "", "2"));
-        assert_eq!(given.narrowed_to(&host_at("", "", "3")), lists(",", ",", "3,3"));
-        let given = lists("a,/s", "::1,", "1,");
-        assert_eq!(given.narrowed_to(&host_at("/s", "", "")), lists("/s,/s", ",", ","));
-        assert_eq!(lists("", "", "1").narrowed_to(&host_at("", "", "1")), lists("", "", "1"));
+        let given = host_at("a,/s,", "", "1,2,3");
+        assert_eq!(given.narrowed_to(&host_at("a", "::1", "1")), host_at("a", "::1", "1"));
+        assert_eq!(given.narrowed_to(&host_at("/s", "", "2")), host_at("/s", "", "2"));
+        assert_eq!(given.narrowed_to(&host_at("", "", "3")), host_at(",", ",", "3,3"));
+        let given = host_at("a,/s", "::1,", "1,");
+        assert_eq!(given.narrowed_to(&host_at("/s", "", "")), host_at("/s,/s", ",", ","));
+        assert_eq!(host_at("", "", "1").narrowed_to(&host_at("", "", "1")), host_at("", "", "1"));
     }
 
     #[test]
     fn narrowed_lists_read_back_as_that_host() {
-        for given in [lists("a,/s,", "", "1,2,3"), lists("a,b,c", "::1,,::2", "7"), lists("", "::1,::2", "5,")] {
+        for given in [host_at("a,/s,", "", "1,2,3"), host_at("a,b,c", "::1,,::2", "7"), host_at("", "::1,::2", "5,")] {
             for host in given.hosts() {
                 let narrowed = given.narrowed_to(&host).hosts();
                 assert!(narrowed.iter().all(|narrowed| *narrowed == host), "{given:?} {narrowed:?}");

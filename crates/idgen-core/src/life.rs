@@ -6,7 +6,6 @@
 use crate::coordinator::life_number;
 use std::fmt;
 
-/// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Life {
     /// Drawn when the life began.
@@ -37,7 +36,6 @@ pub enum Replay {
     Abandoned,
 }
 
-/// What a start finds.
 #[derive(Clone, Debug)]
 pub struct Start<'a> {
     pub replay: Replay,
@@ -54,7 +52,6 @@ pub struct Start<'a> {
     pub syncs_files: bool,
 }
 
-/// The WAL of the data at a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wal {
     /// All that this server has written.

@@ -2,7 +2,7 @@
 //! server delays a stop of this one; only a name service that does not answer may, as it delays that of a walreceiver.
 //! The only files that call libpq are here.
 
-use idgen_core::hosts::{Host, HostLists, attempt_limit, connect_timeout};
+use idgen_core::hosts::{Host, attempt_limit, connect_timeout};
 use pq_sys::*;
 use raw::{RawConnection, c_string, string};
 use std::ffi::{CStr, CString, c_int, c_void};
@@ -122,7 +122,7 @@ unsafe extern "C" fn ignore_notice(_argument: *mut c_void, _result: *const PGres
 pub const INVALID_CONNECTION_STRING: &str = "the connection string is invalid";
 
 pub struct Options {
-    pub lists: HostLists,
+    pub lists: Host,
     pub connect_timeout: Option<Duration>,
     /// The default of `target_session_attrs`: passes over servers that are read-only, as standbys are.
     pub session_default: CString,
@@ -148,7 +148,7 @@ impl Options {
         })?;
         // "any" is libpq's default.
         let session_default = if attributes == "any" { c"read-write".to_owned() } else { c_string(&attributes) };
-        Ok(Self { lists: HostLists { host, hostaddr, port }, connect_timeout, session_default })
+        Ok(Self { lists: Host { host, hostaddr, port }, connect_timeout, session_default })
     }
 }
 

@@ -32,7 +32,6 @@ struct Kept<C> {
     answered_at: Instant,
 }
 
-/// How a request gets its connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step<C> {
     Use(C),

@@ -25,13 +25,11 @@ pub struct Generator {
     opened_us: AtomicI64,
 }
 
-/// No tick was opened ahead of the limit.
 const NEVER: i64 = i64::MIN;
 
 /// Where a space goes on that has left its generator.
 #[derive(Clone, Copy, Debug)]
 struct Progress {
-    /// The first free slot.
     free: u64,
     opened_us: i64,
 }

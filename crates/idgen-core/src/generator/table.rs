@@ -122,10 +122,8 @@ impl<'a> GeneratorTable<'a> {
         for floor in self.floors.iter_mut() {
             floor.ms = floor_ms.max(floor.ms);
         }
-        for (generator, tenant) in self.generators.iter().zip(&mut self.tenants[..self.occupied]) {
-            let Some(tenant) = tenant else {
-                continue;
-            };
+        let tenants = self.generators.iter().zip(&mut self.tenants[..self.occupied]);
+        for (generator, tenant) in tenants.filter_map(|(generator, tenant)| Some((generator, tenant.as_mut()?))) {
             let first_slot = tenant.space.first_slot_from(floor_ms);
             if let Some(free) = generator.skip_to(tenant.handle, first_slot) {
                 tenant.issued_before = tenant.last_issued(free);
@@ -177,11 +175,6 @@ impl<'a> GeneratorTable<'a> {
         tenants.chain(self.floors.iter().map(Floor::unused_from_ms)).fold(i64::MIN, i64::max)
     }
 
-    /// The greatest id below all that are issued in the layout from now on, under this worker id or another one.
-    pub fn id_before_next(&self, space: &IdSpace) -> i64 {
-        space.id_before(self.free_slot(space))
-    }
-
     /// The first free slot of a space, in the table or not.
     pub fn free_slot(&self, space: &IdSpace) -> u64 {
         match self.find(space) {
@@ -193,10 +186,8 @@ impl<'a> GeneratorTable<'a> {
     /// Remembers that this id is settled, and returns the greatest one that is: what is settled stays so, and bounds in
     /// milliseconds would let the answer fall by a part of one. A generator that changes its tenant forgets it.
     pub fn settle(&mut self, space: &IdSpace, id: i64) -> i64 {
-        let Some(Attachment { index, .. }) = self.find(space) else {
-            return id;
-        };
-        self.tenants[index].as_mut().map_or(id, |tenant| {
+        let tenant = self.tenants[..self.occupied].iter_mut().flatten().find(|tenant| tenant.space == *space);
+        tenant.map_or(id, |tenant| {
             tenant.settled = tenant.settled.max(id);
             tenant.settled
         })

@@ -57,7 +57,8 @@ impl Layout {
         let spec = match (words.next(), words.next()) {
             (None, _) => return Err("The text is empty.".to_owned()),
             (Some(name), None) if !name.contains(':') => {
-                preset(name).ok_or_else(|| at(name, "no preset has this name".into()))?
+                let preset = PRESETS.iter().find(|(preset, _)| *preset == name);
+                preset.ok_or_else(|| at(name, "no preset has this name".into()))?.1
             }
             _ => text,
         };
@@ -76,15 +77,10 @@ fn at(word: &str, problem: Problem) -> String {
     format!("At \"{word}\": {problem}.")
 }
 
-fn preset(name: &str) -> Option<&'static str> {
-    PRESETS.iter().find(|(preset, _)| *preset == name).map(|(_, spec)| *spec)
-}
-
 impl<'a> Draft<'a> {
     fn read(&mut self, word: &'a str) -> Result<(), Problem> {
         let (key, value) = word.split_once(':').ok_or("expected name:value")?;
         match key {
-            "time" if !self.fields.is_empty() => Err("\"time\" must be the first field".into()),
             "time" => self.field(key, value, TIME_BITS),
             "sequence" => self.field(key, value, SEQUENCE_BITS),
             "worker" | "datacenter" => self.field(key, value, OTHER_BITS),
@@ -96,7 +92,7 @@ impl<'a> Draft<'a> {
     }
 
     fn field(&mut self, key: &'a str, bits: &str, (min, max): (u8, u8)) -> Result<(), Problem> {
-        if self.fields.is_empty() && key != "time" {
+        if self.fields.is_empty() != (key == "time") {
             return Err("\"time\" must be the first field".into());
         }
         if self.fields.iter().any(|(other, _)| *other == key) {
@@ -111,14 +107,10 @@ impl<'a> Draft<'a> {
     fn tag(&mut self, value: &str) -> Result<(), Problem> {
         let (bits, tag) = value.split_once('=').ok_or("expected tag:bits=value")?;
         self.field("tag", bits, OTHER_BITS)?;
-        let max = Span { shift: 0, bits: self.bits("tag").unwrap_or(0) }.max();
+        let max = self.span("tag").map_or(0, Span::max);
         let fits = digits(tag).filter(|tag| *tag <= max);
         self.tag_value = fits.ok_or_else(|| format!("the value must be 0 to {max}"))? as u32;
         Ok(())
-    }
-
-    fn bits(&self, key: &str) -> Option<u8> {
-        self.fields.iter().find(|(field, _)| *field == key).map(|(_, bits)| *bits)
     }
 
     fn span(&self, key: &str) -> Option<Span> {
@@ -207,15 +199,9 @@ impl fmt::Display for Layout {
             1000 => write!(f, " unit:1s")?,
             unit_ms => write!(f, " unit:{unit_ms}ms")?,
         }
-        write!(f, " epoch:{}", epoch_text(self.ticks.epoch_ms))
-    }
-}
-
-/// A date if the epoch is at midnight, otherwise RFC 3339 in UTC.
-fn epoch_text(epoch_ms: i64) -> String {
-    match epoch_ms % MS_PER_DAY {
-        0 => time_text(epoch_ms).chars().take("1970-01-01".len()).collect(),
-        _ => time_text(epoch_ms),
+        let epoch = time_text(self.ticks.epoch_ms);
+        let is_midnight = self.ticks.epoch_ms % MS_PER_DAY == 0;
+        write!(f, " epoch:{}", if is_midnight { &epoch[.."1970-01-01".len()] } else { &epoch })
     }
 }
 

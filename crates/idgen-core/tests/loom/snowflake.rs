@@ -284,7 +284,7 @@ fn settled_id_is_committed() {
             id
         });
         server.draw(LAYOUT, attached, 1, NOW_MS).unwrap();
-        let before_next = || (space, server.table.read().unwrap().id_before_next(&space));
+        let before_next = || (space, space.id_before(server.table.read().unwrap().free_slot(&space)));
         let (_, settled) = settled(&layout, before_next, || transaction.0.get().into_iter().collect());
         let was_committed = transaction.1.load(Ordering::Relaxed);
         let id = writer.join().unwrap();
