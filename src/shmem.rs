@@ -332,7 +332,7 @@ impl<const N: usize> FixedText<N> {
 }
 
 /// Microseconds since 1970. The counters begin at zero when shared memory is initialised.
-static RESET_US: Part<AtomicI64> = Part::new(c"idgen reset time", |_| AtomicI64::new(system_clock::now_us()));
+static RESET_US: Part<AtomicI64> = Part::new(c"idgen reset time", |_| AtomicI64::new(system_clock::wall_us()));
 
 /// The time of the last reset of the counters; NULL without preload.
 #[pg_extern(sql = false)]
@@ -340,9 +340,8 @@ fn stat_get_reset_time() -> Option<TimestampWithTimeZone> {
     datum::from_us(RESET_US.get()?.load(Relaxed))
 }
 
-/// The counters have been set to zero now.
 pub fn set_reset_time() {
     if let Some(reset_us) = RESET_US.get() {
-        reset_us.store(system_clock::now_us(), Relaxed);
+        reset_us.store(system_clock::wall_us(), Relaxed);
     }
 }

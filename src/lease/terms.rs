@@ -53,7 +53,7 @@ impl HeldTerm {
             slot,
             token,
             owner: holder.owner.map(str::to_owned),
-            acquired_at: datum::from_us_or_infinity(system_clock::now_us()),
+            acquired_at: datum::from_us_or_infinity(system_clock::wall_us()),
             ends_us: end_us(system_clock::boot_us(), ttl_us),
             depth: 1,
             session_key: holder.bind_session.then(session::random_i64),

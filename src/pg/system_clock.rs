@@ -17,12 +17,6 @@ pub fn wall_ms() -> i64 {
     ms(gettime(libc::CLOCK_REALTIME))
 }
 
-/// Microseconds since 1970 on the wall clock, as `clock_timestamp()` reads it.
-pub fn now_us() -> i64 {
-    // SAFETY: reads the clock.
-    datum::since_1970_us(unsafe { pg_sys::GetCurrentTimestamp() })
-}
-
 /// The wall clock in milliseconds at the kernel's last tick, up to 10 ms ago: a fraction of the cost of [`wall_ms`].
 #[inline]
 pub fn coarse_wall_ms() -> i64 {
@@ -52,11 +46,7 @@ pub fn boot_clock_name() -> io::Result<&'static str> {
 /// A time of CLOCK_BOOTTIME as the wall clock shows it now. `None` if no timestamp can represent it; not infinity, which
 /// many clients cannot read.
 pub fn wall_time_of_boot_us(us: i64) -> Option<TimestampWithTimeZone> {
-    // SAFETY: reads the clock.
-    let now = unsafe { pg_sys::GetCurrentTimestamp() };
-    let time = now.checked_add(us.saturating_sub(boot_us()))?;
-    // The extreme values represent the infinities.
-    TimestampWithTimeZone::try_from(time).ok().filter(|_| !matches!(time, i64::MIN | i64::MAX))
+    datum::from_us(wall_us().checked_add(us.saturating_sub(boot_us()))?)
 }
 
 // Not in nanoseconds: 64 bits of them end in 2262, and a wall clock that is set wrong can be past that.

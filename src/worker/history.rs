@@ -67,7 +67,7 @@ impl HistoryStore for Database {
     }
 
     fn now_us(&self) -> i64 {
-        system_clock::now_us()
+        system_clock::wall_us()
     }
 
     fn started_us(&self) -> i64 {

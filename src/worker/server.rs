@@ -30,7 +30,7 @@ impl Server for OwnServer {
     }
 
     fn now_us(&self) -> i64 {
-        system_clock::now_us()
+        system_clock::wall_us()
     }
 
     fn random_fraction(&mut self) -> f64 {

@@ -229,7 +229,7 @@ static FULL: Query = Query::new(&WORKER_ID, || {
 
 fn slots() -> Check {
     const NAME: &str = "pool slots";
-    let full = FULL.read_latest(&[from_us_or_infinity(system_clock::now_us()).into()], |row| text(row, 1));
+    let full = FULL.read_latest(&[from_us_or_infinity(system_clock::wall_us()).into()], |row| text(row, 1));
     let Some(pool) = full.first() else {
         return Check::ok(NAME, "each pool of this database has a free worker id");
     };
@@ -244,7 +244,7 @@ fn slots() -> Check {
 fn lost_grants() -> Check {
     const NAME: &str = "history";
     let until_us = Database.read().and_then(|history| history.forgotten_until_us());
-    let Some(until_us) = until_us.filter(|until_us| *until_us > system_clock::now_us()) else {
+    let Some(until_us) = until_us.filter(|until_us| *until_us > system_clock::wall_us()) else {
         return Check::ok(NAME, "no interruption of the history of grants holds back worker ids");
     };
     Check::warning(
