@@ -188,12 +188,8 @@ impl<T: Send + Sync> Locked<T> {
 pub trait Registered: Sync {
     /// The bytes of the value and its arrays.
     fn size(&self) -> usize;
-    /// How many locks it needs.
-    fn lock_count(&self) -> i32 {
-        0
-    }
-    /// Initialises the value, with the next locks of the tranche.
-    fn place(&self, locks: &mut *mut pg_sys::LWLockPadded);
+    /// Initialises the value, with its own lock of the tranche.
+    fn place(&self, lock: *mut pg_sys::LWLockPadded);
 }
 
 impl<T: Sync> Registered for Part<T> {
@@ -201,7 +197,7 @@ impl<T: Sync> Registered for Part<T> {
         Block::measure(self.init)
     }
 
-    fn place(&self, _locks: &mut *mut pg_sys::LWLockPadded) {
+    fn place(&self, _lock: *mut pg_sys::LWLockPadded) {
         self.place.store(Block::place(self.name, self.init), Relaxed);
     }
 }
@@ -211,17 +207,10 @@ impl<T: Send + Sync> Registered for Locked<T> {
         self.part.size()
     }
 
-    fn lock_count(&self) -> i32 {
-        1
-    }
-
-    fn place(&self, locks: &mut *mut pg_sys::LWLockPadded) {
-        // SAFETY: the tranche has as many locks as the registered values need.
-        unsafe {
-            self.lock.store(&raw mut (**locks).lock, Relaxed);
-            *locks = locks.add(1);
-        }
-        self.part.place(locks);
+    fn place(&self, lock: *mut pg_sys::LWLockPadded) {
+        // SAFETY: a lock of the tranche.
+        self.lock.store(unsafe { &raw mut (*lock).lock }, Relaxed);
+        self.part.place(lock);
     }
 }
 
@@ -234,7 +223,6 @@ pub fn is_preloaded() -> bool {
 }
 
 static REGISTERED: Mutex<Vec<&'static dyn Registered>> = Mutex::new(Vec::new());
-/// Called when all parts are initialised.
 static AT_STARTUP: Mutex<Vec<fn()>> = Mutex::new(Vec::new());
 
 /// Registers state of a capability. While the postmaster preloads libraries. An `init` can use parts that are registered
@@ -283,16 +271,19 @@ unsafe extern "C-unwind" fn request() {
     // SAFETY: PostgreSQL calls this hook at the one time when memory and locks can be requested.
     unsafe {
         pg_sys::RequestAddinShmemSpace(size);
-        pg_sys::RequestNamedLWLockTranche(TRANCHE.as_ptr(), parts.iter().map(|part| part.lock_count()).sum());
+        // One for each part, although some need none.
+        pg_sys::RequestNamedLWLockTranche(TRANCHE.as_ptr(), parts.len() as i32);
     }
 }
 
 #[pg_guard]
 unsafe extern "C-unwind" fn startup() {
     call(&PREVIOUS_STARTUP);
-    // SAFETY: requested above, under this name.
-    let mut locks = unsafe { pg_sys::GetNamedLWLockTranche(TRANCHE.as_ptr()) };
-    REGISTERED.lock().iter().for_each(|part| part.place(&mut locks));
+    // SAFETY: requested above, under this name, with a lock for each part.
+    unsafe {
+        let locks = pg_sys::GetNamedLWLockTranche(TRANCHE.as_ptr());
+        REGISTERED.lock().iter().enumerate().for_each(|(index, part)| part.place(locks.add(index)));
+    }
     let functions = AT_STARTUP.lock().clone();
     functions.into_iter().for_each(|function| function());
 }
