@@ -8,6 +8,7 @@
 //! The support function itself is that STABLE function. So neither can exist without the other one. SQL can call neither,
 //! because it cannot make an argument of type internal.
 
+use super::session;
 use pgrx::prelude::*;
 use std::ffi::CStr;
 
@@ -63,26 +64,18 @@ unsafe extern "C-unwind" fn simplified(request: *mut pg_sys::Node, this: pg_sys:
 /// first row. If a later version of PostgreSQL does not, no call is replaced.
 ///
 /// A planner without a root is no sign: extensions simplify queries without one, and send the result to other servers.
-unsafe fn is_in_copy_from() -> bool {
-    // SAFETY: a context of memory has a name. A portal that runs a statement lists it.
-    unsafe {
-        let is_in_copy = CStr::from_ptr((*pg_sys::CurrentMemoryContext).name) == c"COPY";
-        is_in_copy && !pg_sys::ActivePortal.as_ref().is_some_and(|portal| is_copy_to(portal.stmts))
-    }
+fn is_in_copy_from() -> bool {
+    // SAFETY: a context of memory has a name.
+    let is_in_copy = unsafe { CStr::from_ptr((*pg_sys::CurrentMemoryContext).name) } == c"COPY";
+    is_in_copy && !session::running_statement().is_some_and(is_copy_to)
 }
 
 /// COPY TO plans a query in a context of the same name. To estimate, the planner would call a STABLE function there.
-unsafe fn is_copy_to(statements: *mut pg_sys::List) -> bool {
-    // SAFETY: the list of a portal has planned statements, of which a utility statement is the only one.
+fn is_copy_to(statement: &pg_sys::PlannedStmt) -> bool {
+    // SAFETY: null or a node, of the type that its tag names.
     unsafe {
-        let Some(list) = statements.as_ref() else {
-            return false;
-        };
-        let planned = (*list.elements).ptr_value.cast::<pg_sys::PlannedStmt>();
-        let utility = (*planned).utilityStmt;
-        !utility.is_null()
-            && (*utility).type_ == pg_sys::NodeTag::T_CopyStmt
-            && !(*utility.cast::<pg_sys::CopyStmt>()).is_from
+        statement.utilityStmt.as_ref().is_some_and(|utility| utility.type_ == pg_sys::NodeTag::T_CopyStmt)
+            && !(*statement.utilityStmt.cast::<pg_sys::CopyStmt>()).is_from
     }
 }
 
@@ -92,16 +85,8 @@ unsafe fn is_copy_to(statements: *mut pg_sys::List) -> bool {
 unsafe fn stable(call: &pg_sys::FuncExpr, this: pg_sys::Oid) -> *mut pg_sys::CoalesceExpr {
     // SAFETY: the nodes are complete, and in memory of the planner.
     unsafe {
-        let replaced = pg_sys::Datum::from(call.funcid);
-        let replaced = pg_sys::makeConst(
-            pg_sys::INTERNALOID,
-            -1,
-            pg_sys::InvalidOid,
-            size_of::<pg_sys::Datum>() as i32,
-            replaced,
-            false,
-            true,
-        );
+        let replaced = pg_sys::makeNullConst(pg_sys::INTERNALOID, -1, pg_sys::InvalidOid);
+        ((*replaced).constvalue, (*replaced).constisnull) = (call.funcid.into(), false);
         let args = pg_sys::lappend(pg_sys::list_copy(call.args), replaced.cast());
         let this = node(pg_sys::FuncExpr { funcid: this, args, ..*call });
         let never = node(pg_sys::NextValueExpr {
@@ -145,7 +130,6 @@ unsafe extern "C-unwind" fn begin_calls(fcinfo: pg_sys::FunctionCallInfo, replac
     }
 }
 
-/// True if the current user may execute the function.
 fn may_execute(function: pg_sys::Oid) -> bool {
     // SAFETY: reads system caches.
     unsafe {

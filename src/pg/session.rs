@@ -2,9 +2,9 @@
 
 use super::datum;
 use super::ereport::errors;
+use pgrx::PgList;
 use pgrx::prelude::*;
 
-/// The database of this process.
 pub fn database() -> u32 {
     // SAFETY: set when the process connects, and never again.
     unsafe { pg_sys::MyDatabaseId }.to_u32()
@@ -37,8 +37,19 @@ pub fn reads_all_statistics() -> bool {
 /// memory only.
 #[inline]
 pub fn statement_time() -> i64 {
+    active_portal().map_or(0, |portal| portal.creation_time)
+}
+
+#[inline]
+fn active_portal() -> Option<&'static pg_sys::PortalData> {
     // SAFETY: null, or the portal that runs this code, which PostgreSQL resets before it frees the portal.
-    unsafe { (&raw const pg_sys::ActivePortal).read().as_ref() }.map_or(0, |portal| portal.creation_time)
+    unsafe { (&raw const pg_sys::ActivePortal).read().as_ref() }
+}
+
+/// The statement of the running portal, or the first one that rules have made of it.
+pub fn running_statement() -> Option<&'static pg_sys::PlannedStmt> {
+    // SAFETY: the list of a portal that runs has planned statements, which live as long as the portal.
+    unsafe { PgList::<pg_sys::PlannedStmt>::from_pg(active_portal()?.stmts).get_ptr(0)?.as_ref() }
 }
 
 /// The index of this process in PostgreSQL's array of processes; in a worker of a parallel query, that of its leader.
@@ -106,14 +117,12 @@ pub fn random_fraction() -> f64 {
     (random_i64() as u64 >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// As [`random_i64`].
 pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     fill(&mut bytes);
     bytes
 }
 
-/// As [`random_i64`].
 pub fn random_words<const N: usize>() -> [u64; N] {
     let mut words = [[0; 8]; N];
     fill(words.as_flattened_mut());

@@ -2,7 +2,7 @@
 //! locked a row. That wait is in the lock manager, which detects deadlocks.
 
 use super::ereport;
-use super::session::Replaced;
+use super::session::{self, Replaced};
 use parking_lot::Mutex;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
@@ -173,19 +173,9 @@ pub unsafe fn is_own_statement(fcinfo: pg_sys::FunctionCallInfo) -> bool {
         let call = (*fcinfo).flinfo.as_ref();
         let is_of_portal =
             call.is_some_and(|call| pg_sys::MemoryContextGetParent(call.fn_mcxt) == pg_sys::PortalContext);
-        !pg_sys::IsInTransactionBlock(is_of_portal && is_query(pg_sys::ActivePortal) && !is_in_language())
-    }
-}
-
-/// # Safety
-/// `portal` is null or a portal.
-unsafe fn is_query(portal: pg_sys::Portal) -> bool {
-    // SAFETY: by the above; a portal that runs has a list of planned statements.
-    unsafe {
-        portal.as_ref().is_some_and(|portal| {
-            let first = pgrx::PgList::<pg_sys::PlannedStmt>::from_pg(portal.stmts).get_ptr(0);
-            first.is_some_and(|first| (*first).commandType != pg_sys::CmdType::CMD_UTILITY)
-        })
+        let is_query = |statement: &pg_sys::PlannedStmt| statement.commandType != pg_sys::CmdType::CMD_UTILITY;
+        let is_top = is_of_portal && session::running_statement().is_some_and(is_query) && !is_in_language();
+        !pg_sys::IsInTransactionBlock(is_top)
     }
 }
 
