@@ -19,7 +19,7 @@ const LOCK_TIMEOUT: &CStr = c"4s";
 
 const PROVIDER: &CStr = c"idgen";
 
-pub const WORKER: Worker = Worker { name: "idgen label", function: "idgen_label", connects: true };
+pub const WORKER: Worker = Worker { name: "idgen label", function: "idgen_label" };
 
 /// The label in the catalog. In a transaction.
 pub fn read() -> Option<MarkLabel> {

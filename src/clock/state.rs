@@ -22,7 +22,7 @@ pub static STATE: Part<State> = Part::new(c"idgen clock", |_| State {
     writes: AtomicU64::new(0),
     write_us: AtomicU64::new(0),
     last_error: AtomicI32::new(0),
-    moved: ConditionVariable::new(),
+    moved: ConditionVariable::default(),
 });
 
 /// The high-water file. Under the lock: file I/O, which raises nothing. A session that does not get it waits on

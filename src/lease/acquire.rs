@@ -68,7 +68,7 @@ impl Call<'_> {
     fn limit(&self, patience: Patience) -> Limit {
         match patience {
             Patience::OfTheCall => self.limit,
-            Patience::None => Limit::now(),
+            Patience::None => Limit::answer(Duration::ZERO),
         }
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Leases share condition variables. A broadcast for another lease costs one read of the rows.
 pub static CONDITIONS: Part<&'static [ConditionVariable]> =
-    Part::new(c"idgen lease conditions", |block| block.array(CONDITION_COUNT, ConditionVariable::new));
+    Part::new(c"idgen lease conditions", |block| block.array(CONDITION_COUNT, ConditionVariable::default));
 const CONDITION_COUNT: usize = 256;
 
 /// The longest sleep of the head of a queue. Some ends signal nothing: DISCARD ALL in a bound session, COMMIT PREPARED.

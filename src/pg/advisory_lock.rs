@@ -65,7 +65,6 @@ pub struct AdvisoryLock {
     mode: Mode,
 }
 
-/// The lock was acquired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acquired {
     /// This process did not hold it before in this mode, in either scope.
@@ -169,11 +168,6 @@ impl Limit {
         Limit::Answer(Instant::now() + Duration::from_millis(timeout.as_micros().div_ceil(1000) as u64))
     }
 
-    /// For what must not wait.
-    pub fn now() -> Self {
-        Limit::Answer(Instant::now())
-    }
-
     /// For functions that wait as long as `lock_timeout` allows, for all locks of the call together.
     pub fn by_lock_timeout() -> Self {
         // SAFETY: reads a variable of this process.
@@ -242,28 +236,17 @@ pub fn acquire_for_session(lock: &AdvisoryLock, limit: Limit) -> Option<Acquired
 
 /// Acquires a lock for the transaction. False when the time is over.
 pub fn acquire_for_transaction(lock: &AdvisoryLock, limit: Limit) -> bool {
-    if lock.try_acquire(Scope::Transaction).is_some() {
-        return true;
-    }
-    let is_acquired = acquire_for_session(lock, limit).is_some();
-    if is_acquired {
-        lock.hand_to_transaction();
-    }
-    is_acquired
+    lock.try_acquire(Scope::Transaction).is_some()
+        || acquire_for_session(lock, limit).map(|_| lock.hand_to_transaction()).is_some()
 }
 
 unsafe extern "C-unwind" {
-    /// pgrx has no binding of it.
-    fn get_timeout_active(timeout: c_int) -> bool;
+    /// Reads this process's own state. pgrx has no binding of it.
+    safe fn get_timeout_active(timeout: c_int) -> bool;
 }
 
 /// The number of `STATEMENT_TIMEOUT` among PostgreSQL's timeouts, the same in versions 15 to 19.
 const STATEMENT_TIMEOUT: c_int = 3;
-
-fn is_statement_timer_running() -> bool {
-    // SAFETY: reads this process's own state.
-    unsafe { get_timeout_active(STATEMENT_TIMEOUT) }
-}
 
 /// Works in a subtransaction with this `lock_timeout`; `None` leaves the setting. A timeout or a cancel that comes
 /// after the last wait still ends the work.
@@ -289,7 +272,7 @@ pub fn limited_or<R>(limit: Duration, work: impl FnOnce() -> R, refuse: impl FnO
 fn limited<R>(ms: Option<i32>, work: impl FnOnce() -> R) -> R {
     // SAFETY: a variable of this process. PostgreSQL reads it once for each wait.
     let _timeout = ms.map(|ms| unsafe { Replaced::new(&raw mut pg_sys::LockTimeout, ms) });
-    let had_statement_timer = is_statement_timer_running();
+    let had_statement_timer = get_timeout_active(STATEMENT_TIMEOUT);
     let work = || {
         let result = work();
         check_for_interrupts!();
@@ -297,7 +280,7 @@ fn limited<R>(ms: Option<i32>, work: impl FnOnce() -> R) -> R {
     };
     PgTryBuilder::new(AssertUnwindSafe(work))
         .catch_others(move |cause| {
-            if is_lock_timeout(&cause) && had_statement_timer && !is_statement_timer_running() {
+            if is_lock_timeout(&cause) && had_statement_timer && !get_timeout_active(STATEMENT_TIMEOUT) {
                 statement_timed_out().raise();
             }
             cause.rethrow()
@@ -315,7 +298,6 @@ pub fn within<R>(limit: Limit, work: impl FnOnce() -> R) -> Option<R> {
     }
 }
 
-/// True for the error of a lock that was not available in time.
 pub fn is_lock_timeout(cause: &CaughtError) -> bool {
     let (CaughtError::PostgresError(report)
     | CaughtError::ErrorReport(report)

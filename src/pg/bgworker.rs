@@ -21,35 +21,28 @@ unsafe extern "C-unwind" {
 pub type Sender = pg_sys::pg_signal_info;
 pub type SignalHandler = pg_sys::pqsigfunc;
 
-/// The shared library of this crate.
-const LIBRARY: &str = env!("CARGO_PKG_NAME");
-
 /// A worker of this library, and the name of its C function.
 pub struct Worker {
     /// In `pg_stat_activity.backend_type`.
     pub name: &'static str,
     pub function: &'static str,
-    /// True if it calls [`connect`].
-    pub connects: bool,
 }
 
 impl Worker {
     fn builder(&self, name: &str) -> BackgroundWorkerBuilder {
-        let builder = BackgroundWorkerBuilder::new(name).set_type(self.name).set_library(LIBRARY);
-        let builder = builder.set_function(self.function);
-        if self.connects { builder.enable_spi_access() } else { builder }
+        let builder = BackgroundWorkerBuilder::new(name).set_type(self.name);
+        builder.set_library(env!("CARGO_PKG_NAME")).set_function(self.function)
     }
 
-    /// Registers a worker that runs from `start` on, and restarts this long after its end. Call this while the postmaster
-    /// preloads libraries.
+    /// Registers a worker without a database that runs from `start` on, and restarts this long after its end. Call this while
+    /// the postmaster preloads libraries.
     pub fn register(&self, start: BgWorkerStartTime, restart: Duration) {
-        // After `builder`, where a connection sets another start time.
         self.builder(self.name).set_start_time(start).set_restart_time(Some(restart)).load();
     }
 
     /// Starts a worker for a database, once. False if PostgreSQL has no slot for it.
     pub fn start_for_database(&self, database: u32) -> bool {
-        let builder = self.builder(&format!("{} {database}", self.name));
+        let builder = self.builder(&format!("{} {database}", self.name)).enable_spi_access();
         let argument = i32::from_ne_bytes(database.to_ne_bytes()).into_datum();
         builder.set_argument(argument).set_restart_time(None).load_dynamic().is_ok()
     }
@@ -80,9 +73,9 @@ pub fn terminate(process: i32) {
     unsafe { libc::kill(process, libc::SIGTERM) };
 }
 
-/// Connects to a database as the bootstrap superuser, once. If `to_any`, also to one that allows no connections.
-pub fn connect(database: u32, to_any: bool) {
-    let flags = if to_any { pg_sys::BGWORKER_BYPASS_ALLOWCONN } else { 0 };
+/// Connects to a database as the bootstrap superuser, once, also to one that allows no connections. 0: to the shared catalogs.
+pub fn connect(database: u32) {
+    let flags = pg_sys::BGWORKER_BYPASS_ALLOWCONN;
     // SAFETY: once, in a background worker.
     unsafe { pg_sys::BackgroundWorkerInitializeConnectionByOid(database.into(), pg_sys::InvalidOid, flags) };
 }

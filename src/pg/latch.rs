@@ -81,18 +81,14 @@ unsafe impl Sync for ConditionVariable {}
 
 impl Default for ConditionVariable {
     fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl ConditionVariable {
-    pub fn new() -> Self {
         let mut variable = pg_sys::ConditionVariable::default();
         // SAFETY: initialises a local. The result has no address in it, so it can be moved until a process waits.
         unsafe { pg_sys::ConditionVariableInit(&mut variable) };
         Self { variable: UnsafeCell::new(variable), broadcasts: AtomicU64::new(0) }
     }
+}
 
+impl ConditionVariable {
     /// Adds this process to the waiters. An error removes it.
     pub fn prepare_to_sleep(&self) {
         // SAFETY: initialised, and in shared memory.
@@ -151,24 +147,16 @@ impl WaitEvent {
     }
 
     pub fn id(&self) -> u32 {
-        match self.id.load(Relaxed) {
-            0 => {
-                let id = self.find_id();
-                self.id.store(id, Relaxed);
-                id
-            }
-            id => id,
+        let known = self.id.load(Relaxed);
+        if known != 0 {
+            return known;
         }
-    }
-
-    #[cfg(any(feature = "pg15", feature = "pg16"))]
-    fn find_id(&self) -> u32 {
-        pg_sys::PG_WAIT_EXTENSION
-    }
-
-    #[cfg(not(any(feature = "pg15", feature = "pg16")))]
-    fn find_id(&self) -> u32 {
+        #[cfg(any(feature = "pg15", feature = "pg16"))]
+        let id = pg_sys::PG_WAIT_EXTENSION;
         // SAFETY: a C string. PostgreSQL returns the same id for the same name in every process.
-        unsafe { pg_sys::WaitEventExtensionNew(self.name.as_ptr()) }
+        #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+        let id = unsafe { pg_sys::WaitEventExtensionNew(self.name.as_ptr()) };
+        self.id.store(id, Relaxed);
+        id
     }
 }

@@ -25,13 +25,8 @@ pub struct OwnedRows {
 
 static OWNED_ROWS: Mutex<Vec<OwnedRows>> = Mutex::new(Vec::new());
 
-/// Called with the OID of a database.
-struct DatabaseFollower {
-    before_drop: fn(u32),
-    after_drop: fn(u32),
-}
-
-static DATABASE_FOLLOWER: OnceLock<DatabaseFollower> = OnceLock::new();
+/// Called with the OID of a database, before its DROP and after it.
+static DATABASE_FOLLOWER: OnceLock<[fn(u32); 2]> = OnceLock::new();
 
 /// The hook that another library installed before.
 static PREVIOUS: Mutex<pg_sys::ProcessUtility_hook_type> = Mutex::new(None);
@@ -62,7 +57,7 @@ pub fn follow_owners_of(rows: OwnedRows) {
 /// the second one is called, no session of the database is left, and none begins.
 pub fn follow_dropped_databases(before_drop: fn(u32), after_drop: fn(u32)) {
     install();
-    let is_first = DATABASE_FOLLOWER.set(DatabaseFollower { before_drop, after_drop }).is_ok();
+    let is_first = DATABASE_FOLLOWER.set([before_drop, after_drop]).is_ok();
     assert!(is_first, "one room follows dropped databases");
 }
 
@@ -116,9 +111,8 @@ unsafe extern "C-unwind" fn database_of(command: *mut pg_sys::Node) -> pg_sys::O
 
 #[pg_guard]
 unsafe extern "C-unwind" fn follow_drop(database: pg_sys::Oid, is_over: bool) {
-    if let Some(follower) = DATABASE_FOLLOWER.get() {
-        let call = if is_over { follower.after_drop } else { follower.before_drop };
-        call(database.to_u32());
+    if let Some(followers) = DATABASE_FOLLOWER.get() {
+        followers[usize::from(is_over)](database.to_u32());
     }
 }
 

@@ -71,7 +71,6 @@ pub fn id() -> i64 {
     unsafe { pg_sys::GetTopFullTransactionId() }.value as i64
 }
 
-/// The transaction's id; `None` if it has none.
 pub fn id_if_any() -> Option<i64> {
     // SAFETY: reads this process's own state.
     let id = unsafe { pg_sys::GetTopFullTransactionIdIfAny() }.value as i64;
@@ -118,21 +117,12 @@ pub fn in_subtransaction<R>(work: impl FnOnce() -> Option<R>) -> Result<Option<R
 /// Reads in a subtransaction and rolls it back, which releases the locks that the read took.
 pub fn rolled_back<R>(read: impl FnOnce() -> R) -> R {
     let mut result = None;
-    let outcome = in_subtransaction(|| {
+    let work = || {
         result = Some(read());
         None::<()>
-    });
-    if let Err(cause) = outcome {
-        cause.rethrow();
-    }
+    };
+    in_subtransaction(work).unwrap_or_else(|cause| cause.rethrow());
     result.expect("the read has returned")
-}
-
-/// Makes one owner that of what is acquired: of the running query, and of the (sub)transaction.
-fn replace_owners(owner: pg_sys::ResourceOwner) -> [Replaced<pg_sys::ResourceOwner>; 2] {
-    let owners = [&raw mut pg_sys::CurrentResourceOwner, &raw mut pg_sys::CurTransactionResourceOwner];
-    // SAFETY: variables of this process, in a transaction; the owners outlive the call.
-    owners.map(|variable| unsafe { Replaced::new(variable, owner) })
 }
 
 /// Works so that the (sub)transaction owns the locks that the work takes, as it owns the rows that the work changes.
@@ -141,8 +131,9 @@ fn replace_owners(owner: pg_sys::ResourceOwner) -> [Replaced<pg_sys::ResourceOwn
 /// earlier savepoint keeps the rows; and it keeps them when a savepoint is rolled back, although the rows are gone.
 #[inline]
 pub fn owning_locks<R>(work: impl FnOnce() -> R) -> R {
-    // SAFETY: reads a variable of this process.
-    let _owners = replace_owners(unsafe { pg_sys::CurTransactionResourceOwner });
+    let current = &raw mut pg_sys::CurrentResourceOwner;
+    // SAFETY: variables of this process, in a transaction; the owners outlive the call.
+    let _owner = unsafe { Replaced::new(current, pg_sys::CurTransactionResourceOwner) };
     work()
 }
 
@@ -252,7 +243,7 @@ fn durability_event(event: pg_sys::XactEvent::Type) {
         pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT | pg_sys::XactEvent::XACT_EVENT_PRE_PREPARE => {
             let (required, may_be_lost) = (*REQUIRED.lock(), MAY_BE_LOST.swap(false, Relaxed));
             match may_be_lost && required == Durability::Any {
-                true => commit_by(pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_OFF),
+                true => commit_without_wait(),
                 false => raise_synchronous_commit(required),
             }
             crate::pg::crash_point!("durable transaction: before the commit");
@@ -264,7 +255,7 @@ fn durability_event(event: pg_sys::XactEvent::Type) {
             *REQUIRED.lock() = Durability::Any;
             MAY_BE_LOST.store(false, Relaxed);
             if let Some(before) = LEVEL_BEFORE.lock().take() {
-                // SAFETY: as in `commit_by`.
+                // SAFETY: as in `commit_without_wait`.
                 unsafe { pg_sys::synchronous_commit = before };
             }
         }
@@ -282,25 +273,20 @@ fn raise_synchronous_commit(durability: Durability) {
         Durability::Crash | Durability::Failover => level >= SYNCHRONOUS_COMMIT_REMOTE_FLUSH,
     };
     if !is_durable {
-        set_local_synchronous_commit(c"on");
+        let (name, value) = (c"synchronous_commit".as_ptr(), c"on".as_ptr());
+        let (context, source) = (pg_sys::GucContext::PGC_USERSET, pg_sys::GucSource::PGC_S_SESSION);
+        let action = pg_sys::GucAction::GUC_ACTION_LOCAL;
+        // SAFETY: C strings. Sets a variable of this process, as SET LOCAL does.
+        unsafe { pg_sys::set_config_option(name, value, context, source, action, true, 0, false) };
     }
 }
 
-/// Does not change the setting, which costs more than the commit. Only for a level without a wait for standbys: how they are
-/// waited for depends on the setting.
-fn commit_by(level: pg_sys::SyncCommitLevel::Type) {
+/// Does not change the setting, which costs more than the commit. Only a wait for standbys depends on that.
+fn commit_without_wait() {
+    let off = pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_OFF as i32;
     // SAFETY: a variable of this process, which PostgreSQL reads at the commit, and which is restored after that.
-    let before = unsafe { (&raw mut pg_sys::synchronous_commit).replace(level as i32) };
+    let before = unsafe { (&raw mut pg_sys::synchronous_commit).replace(off) };
     LEVEL_BEFORE.lock().get_or_insert(before);
-}
-
-fn set_local_synchronous_commit(value: &CStr) {
-    let (name, value) = (c"synchronous_commit".as_ptr(), value.as_ptr());
-    let (context, source) = (pg_sys::GucContext::PGC_USERSET, pg_sys::GucSource::PGC_S_SESSION);
-    // SAFETY: C strings. Sets a variable of this process, as SET LOCAL does.
-    unsafe {
-        pg_sys::set_config_option(name, value, context, source, pg_sys::GucAction::GUC_ACTION_LOCAL, true, 0, false)
-    };
 }
 
 /// The setting, while a commit is asynchronous.
@@ -319,18 +305,8 @@ pub unsafe fn holders_of_row(table: pg_sys::Oid, index: &CStr, column: &CStr, ke
         let table = pg_sys::table_open(table, pg_sys::NoLock as i32);
         let index = pg_sys::get_relname_relid(index.as_ptr(), (*(*table).rd_rel).relnamespace);
         let (column, equal) = (pg_sys::SPI_fnumber((*table).rd_att, column.as_ptr()), pg_sys::BTEqualStrategyNumber);
-        let (no_type, no_collation, compare) = (pg_sys::InvalidOid, pg_sys::InvalidOid, pg_sys::F_INT8EQ.into());
         let mut scan_key = pg_sys::ScanKeyData::default();
-        pg_sys::ScanKeyEntryInitialize(
-            &mut scan_key,
-            0,
-            column as i16,
-            equal as u16,
-            no_type,
-            no_collation,
-            compare,
-            key.into(),
-        );
+        pg_sys::ScanKeyInit(&mut scan_key, column as i16, equal as u16, pg_sys::F_INT8EQ.into(), key.into());
         let (is_indexed, all) = (index != pg_sys::InvalidOid, &raw mut pg_sys::SnapshotAnyData);
         let scan = pg_sys::systable_beginscan(table, index, is_indexed, all, 1, &mut scan_key);
         loop {

@@ -19,9 +19,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, compiler_fence};
 
-const REFILL: Worker = Worker { name: "idgen refill", function: "idgen_refill", connects: true };
+const REFILL: Worker = Worker { name: "idgen refill", function: "idgen_refill" };
 
-const SUPPLY: Worker = Worker { name: "idgen supply", function: "idgen_supply", connects: true };
+const SUPPLY: Worker = Worker { name: "idgen supply", function: "idgen_supply" };
 
 /// Requests values for a ring that runs low. A failure is ignored: values are left, and the ring that runs dry reports
 /// it.
@@ -157,7 +157,7 @@ pub fn begin(argument: pg_sys::Datum, is_attached: bool) -> Option<Duty> {
     // Runs whenever this process exits, except by a crash.
     xact::before_exit(before_exit);
     ereport::keep_fatal();
-    bgworker::connect(duty.database, true);
+    bgworker::connect(duty.database);
     // Settings of the database must not make transactions fail, and a lock held for long must not block the worker.
     bgworker::set_variable(c"default_transaction_read_only", c"off");
     bgworker::set_variable(c"default_transaction_isolation", c"read committed");

@@ -19,7 +19,7 @@ use pgrx::bgworkers::BgWorkerStartTime;
 use pgrx::prelude::*;
 use std::time::Duration;
 
-const WORKER: Worker = Worker { name: "idgen keeper", function: "idgen_keeper", connects: false };
+const WORKER: Worker = Worker { name: "idgen keeper", function: "idgen_keeper" };
 
 /// While the postmaster preloads libraries. Always: a reload can configure a pool.
 pub fn register() {

@@ -241,7 +241,7 @@ pub fn leave_database(database: u32) {
     workers.into_iter().for_each(bgworker::terminate);
 }
 
-const LAUNCHER: Worker = Worker { name: "idgen supply launcher", function: "idgen_supply_launcher", connects: true };
+const LAUNCHER: Worker = Worker { name: "idgen supply launcher", function: "idgen_supply_launcher" };
 
 /// How long the launcher waits for a slot. Sessions may need the one that it has itself for another worker.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -266,7 +266,7 @@ pub extern "C-unwind" fn idgen_supply_launcher(_argument: pg_sys::Datum) {
     if !shmem::is_preloaded() {
         return;
     }
-    bgworker::connect(0, false);
+    bgworker::connect(0);
     for database in shared_objects::databases_in_use() {
         let began = Instant::now();
         while workers::summon_for(Duty { database, is_attached: true }).is_err() {
