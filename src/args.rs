@@ -1,6 +1,7 @@
 //! Arguments that several capabilities take: checks of them, and the roles that own and are granted rows. A column `owner`
 //! has the owner, and a column of type `regrole[]` the grantees, among which 0 is PUBLIC.
 
+use crate::error::first_of;
 use crate::pg::datum::{self, c_string, stored_len};
 use crate::pg::ereport::errors;
 use crate::pg::spi::{ExtensionTable, Query, text, user};
@@ -99,17 +100,13 @@ pub fn finite_us(time: TimestampWithTimeZone, name: &str) -> i64 {
     }
 }
 
-/// A duration for messages.
 pub fn duration_text(us: i64) -> String {
     format!("{:?}", Duration::from_micros(us as u64))
 }
 
 /// The first ten numbers, and how many more there are.
 pub fn numbers_text(numbers: &[i32]) -> String {
-    const MOST: usize = 10;
-    let shown: Vec<String> = numbers.iter().take(MOST).map(i32::to_string).collect();
-    let more = if numbers.len() > MOST { format!(" and {} more", numbers.len() - MOST) } else { String::new() };
-    format!("{}{more}", shown.join(", "))
+    first_of(numbers, 10)
 }
 
 /// The OID of a role. Raises an error of its own: pgrx cannot pass on PostgreSQL's text in every encoding.

@@ -121,10 +121,12 @@ impl Check {
 
 /// The first five names, and how many more there are.
 pub fn listed(names: &[String]) -> String {
-    const SHOWN: usize = 5;
-    let more = match names.len().saturating_sub(SHOWN) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!("{}{more}", names[..names.len().min(SHOWN)].join(", "))
+    first_of(names, 5)
+}
+
+/// At most so many of them, and how many more there are.
+pub fn first_of(all: &[impl ToString], most: usize) -> String {
+    let shown: Vec<_> = all.iter().take(most).map(ToString::to_string).collect();
+    let more = if all.len() > most { format!(" and {} more", all.len() - most) } else { String::new() };
+    shown.join(", ") + &more
 }

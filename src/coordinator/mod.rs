@@ -158,7 +158,7 @@ impl Coordinator {
 
     /// So a coordinator that has been restarted, or is silent, is noticed before a request whose answer would be lost.
     fn answers(&mut self) -> bool {
-        let half = self.timeout.with_duration(self.timeout.duration / 2);
+        let half = Timeout { duration: self.timeout.duration / 2, ..self.timeout };
         self.connection.query(c"SELECT", &[], half).is_ok()
     }
 

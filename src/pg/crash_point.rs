@@ -10,17 +10,13 @@ macro_rules! crash_point {
 }
 pub(crate) use crash_point;
 
-/// The test names a point in this file of the data directory, which background workers and the postmaster find too.
-#[cfg(feature = "crash-points")]
-const ORDER: &str = "idgen_crash_point";
-
-/// The order of a test, with the process that has followed it.
-#[cfg(feature = "crash-points")]
-const REACHED: &str = "idgen_crash_point.reached";
-
 /// Stops this process if a test has ordered that, once. The test sees it, and kills what it wants to kill.
 #[cfg(feature = "crash-points")]
 pub fn reach(name: &str) {
+    /// The test names a point in this file of the data directory, which background workers and the postmaster find too.
+    const ORDER: &str = "idgen_crash_point";
+    /// The order of a test, with the process that has followed it.
+    const REACHED: &str = "idgen_crash_point.reached";
     let is_ordered = std::fs::read_to_string(ORDER).is_ok_and(|order| order == name);
     // Of several processes, one renames the file.
     if is_ordered && std::fs::rename(ORDER, REACHED).is_ok() {

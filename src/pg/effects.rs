@@ -6,6 +6,7 @@
 
 use super::{datum, xact};
 use parking_lot::Mutex;
+use pgrx::PgMemoryContexts;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 use pgrx::prelude::*;
 use std::ffi::{CStr, c_char, c_void};
@@ -137,9 +138,8 @@ impl<T: Send> MessageEffects<T> {
             // SAFETY: PostgreSQL resets this context before it reads the next message, and calls what it has of callbacks.
             // The callback lives there.
             unsafe {
-                let callback =
-                    pg_sys::MemoryContextAllocZero(pg_sys::MessageContext, size_of::<pg_sys::MemoryContextCallback>());
-                let callback = callback.cast::<pg_sys::MemoryContextCallback>();
+                let mut context = PgMemoryContexts::For(pg_sys::MessageContext);
+                let callback = context.palloc0_struct::<pg_sys::MemoryContextCallback>();
                 (*callback).func = Some(message_ended::<T>);
                 (*callback).arg = arg;
                 pg_sys::MemoryContextRegisterResetCallback(pg_sys::MessageContext, callback);
@@ -185,24 +185,17 @@ impl<T: Send> MessageEffects<T> {
     }
 }
 
-/// # Safety
-/// `list` is a static [`MessageEffects<T>`].
-unsafe fn list_of<T>(list: *mut c_void) -> &'static MessageEffects<T> {
-    // SAFETY: by the above.
-    unsafe { &*list.cast() }
-}
-
 #[pg_guard]
 unsafe extern "C-unwind" fn message_ended<T: Send + 'static>(list: *mut c_void) {
     // SAFETY: registered by `push`, with a list of this type.
-    unsafe { list_of::<T>(list) }.message_ended();
+    unsafe { &*list.cast::<MessageEffects<T>>() }.message_ended();
 }
 
 #[pg_guard]
 unsafe extern "C-unwind" fn xact_event<T: Send + 'static>(event: pg_sys::XactEvent::Type, list: *mut c_void) {
     use pg_sys::XactEvent::*;
     // SAFETY: as above.
-    let list = unsafe { list_of::<T>(list) };
+    let list = unsafe { &*list.cast::<MessageEffects<T>>() };
     if event == XACT_EVENT_ABORT {
         list.aborted();
     }
@@ -220,7 +213,7 @@ unsafe extern "C-unwind" fn subxact_event<T: Send + 'static>(
 ) {
     if event == pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB {
         // SAFETY: as above.
-        unsafe { list_of::<T>(list) }.aborted();
+        unsafe { &*list.cast::<MessageEffects<T>>() }.aborted();
     }
 }
 

@@ -43,12 +43,10 @@ impl Report {
         unreachable!("an error report of level ERROR does not return")
     }
 
-    /// Sends it as a WARNING.
     pub fn warn(self) {
         self.send(PgLogLevel::WARNING);
     }
 
-    /// Sends it as a NOTICE.
     pub fn notice(self) {
         self.send(PgLogLevel::NOTICE);
     }
@@ -149,10 +147,7 @@ unsafe extern "C-unwind" fn on_log(error: *mut pg_sys::ErrorData) {
 }
 
 /// The extension, and the schema of its tables.
-pub const EXTENSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_NAME"), "\0").as_bytes()) {
-    Ok(name) => name,
-    Err(_) => unreachable!(),
-};
+pub const EXTENSION: &CStr = c"idgen";
 
 /// How the functions begin that CREATE EXTENSION puts into a schema of the user's choice.
 const FUNCTIONS: [&str; 8] = ["snowflake_", "uuidv7_", "segment_", "public_id", "id_", "lock_", "lease_", "worker_"];

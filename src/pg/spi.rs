@@ -169,15 +169,6 @@ pub fn role_name(role: pg_sys::Oid) -> String {
     }
 }
 
-/// Runs with the rights of the table's owner, as PostgreSQL's referential integrity does, with the table locked in this mode.
-fn as_owner_of<R>(table: &ExtensionTable, mode: u32, work: impl FnOnce() -> R) -> R {
-    xact::owning_locks(|| {
-        let table = table.lock(mode);
-        let owner = class(table, |class| class.relowner).expect("the table is locked");
-        as_role(owner, pg_sys::SECURITY_NOFORCE_RLS, work)
-    })
-}
-
 /// Runs with the rights of a role, in a security context with these flags too. If `work` raises, the end of the
 /// (sub)transaction restores the user.
 pub fn as_role<R>(role: pg_sys::Oid, flags: u32, work: impl FnOnce() -> R) -> R {
@@ -216,14 +207,12 @@ pub fn run_restricted(role: pg_sys::Oid, query: &str) -> Option<String> {
     })
 }
 
-/// The rights that a query runs with.
 enum Rights {
     OwnerOf(&'static ExtensionTable),
     /// The owner of PostgreSQL's own views and functions: privileges on these can be revoked from all other roles.
     BootstrapSuperuser,
 }
 
-/// What a query does to rows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Effect {
     None,
@@ -266,8 +255,7 @@ impl Query {
     /// Reads what is committed now, even if the transaction's snapshot is older. Begins no new command, which the leader
     /// of a parallel plan must not.
     pub fn read_latest<R>(&self, args: &[DatumWithOid], read: impl Fn(&SpiHeapTupleData) -> R) -> Vec<R> {
-        // SAFETY: a new snapshot for each read, because no table has this OID. SPI makes it the active one.
-        self.run(args, read, Effect::None, || unsafe { pg_sys::GetCatalogSnapshot(pg_sys::InvalidOid) })
+        self.run(args, read, Effect::None)
     }
 
     /// Changes what is committed now, and returns the rows that the query returns. A crash after the commit does not undo it:
@@ -275,41 +263,36 @@ impl Query {
     /// goes on with the newest version, as READ COMMITTED does. A transaction with one snapshot would fail with 40001 there,
     /// although this never uses that snapshot.
     pub fn write_latest<R>(&self, args: &[DatumWithOid], read: impl Fn(&SpiHeapTupleData) -> R) -> Vec<R> {
-        self.change(args, read, Effect::Durable)
+        self.run(args, read, Effect::Durable)
     }
 
     /// The same for what a crash may undo: locks of rows, and ends of terms.
     pub fn write_losable<R>(&self, args: &[DatumWithOid], read: impl Fn(&SpiHeapTupleData) -> R) -> Vec<R> {
-        self.change(args, read, Effect::Losable)
+        self.run(args, read, Effect::Losable)
     }
 
-    fn change<R>(&self, args: &[DatumWithOid], read: impl Fn(&SpiHeapTupleData) -> R, effect: Effect) -> Vec<R> {
-        let _level = (!xact::is_read_committed()).then(as_read_committed);
-        // SAFETY: SPI copies the snapshot.
-        self.run(args, read, effect, || unsafe { pg_sys::GetLatestSnapshot() })
-    }
-
-    fn run<R>(
-        &self,
-        args: &[DatumWithOid],
-        read: impl Fn(&SpiHeapTupleData) -> R,
-        effect: Effect,
-        snapshot: impl FnOnce() -> pg_sys::Snapshot,
-    ) -> Vec<R> {
+    fn run<R>(&self, args: &[DatumWithOid], read: impl Fn(&SpiHeapTupleData) -> R, effect: Effect) -> Vec<R> {
+        let read_only = effect == Effect::None;
+        let _level = (!read_only && !xact::is_read_committed()).then(as_read_committed);
         let args = datum::arguments(args);
         let mut values: Vec<_> =
             args.iter().map(|arg| arg.datum().map_or(pg_sys::Datum::null(), |datum| datum.sans_lifetime())).collect();
         // As SPI says it: a blank for a value, an n for NULL.
         let nulls: Vec<_> = args.iter().map(|arg| if arg.datum().is_some() { b' ' } else { b'n' } as _).collect();
         let (values, nulls) = (values.as_mut_ptr(), nulls.as_ptr());
-        let read_only = effect == Effect::None;
         let run = || {
             let plan = self.plan(&args);
             let _by_index = by_index();
-            // SAFETY: connected to SPI; both arrays have as many elements as the plan has parameters. The rows are read
-            // before SPI frees them.
+            // SAFETY: connected to SPI; both arrays have as many elements as the plan has parameters. SPI copies the snapshot, or
+            // makes it the active one. The rows are read before SPI frees them.
             unsafe {
-                let (snapshot, crosscheck) = (snapshot(), null_mut());
+                // Each read gets a new snapshot, because no table has this OID.
+                let snapshot = if read_only {
+                    pg_sys::GetCatalogSnapshot(pg_sys::InvalidOid)
+                } else {
+                    pg_sys::GetLatestSnapshot()
+                };
+                let crosscheck = null_mut();
                 let status =
                     pg_sys::SPI_execute_snapshot(plan, values, nulls, snapshot, crosscheck, read_only, true, 0);
                 Spi::check_status(status).unwrap_or_else(unexpected);
@@ -327,7 +310,11 @@ impl Query {
         };
         let mode = if read_only { pg_sys::AccessShareLock } else { pg_sys::RowExclusiveLock };
         match self.rights {
-            Rights::OwnerOf(table) => as_owner_of(table, mode, || Spi::connect(|_| run())),
+            // As PostgreSQL's referential integrity does.
+            Rights::OwnerOf(table) => xact::owning_locks(|| {
+                let owner = class(table.lock(mode), |class| class.relowner).expect("the table is locked");
+                as_role(owner, pg_sys::SECURITY_NOFORCE_RLS, || Spi::connect(|_| run()))
+            }),
             Rights::BootstrapSuperuser => {
                 let superuser = pg_sys::Oid::from_u32(pg_sys::BOOTSTRAP_SUPERUSERID);
                 as_role(superuser, pg_sys::SECURITY_RESTRICTED_OPERATION, || Spi::connect(|_| run()))

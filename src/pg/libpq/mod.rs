@@ -44,7 +44,7 @@ impl Connection {
                     errors.push(Error::new(format!("no time was left for {attempts_left} other addresses")));
                     return Err(joined(errors));
                 }
-                match Self::attempt(conninfo, application, &options, target, timeout.with_duration(limit)) {
+                match Self::attempt(conninfo, application, &options, target, Timeout { duration: limit, ..timeout }) {
                     Ok(connection) => return Ok(connection),
                     Err(error) if (timeout.is_interrupted)() => return Err(error),
                     Err(error) => errors.push(error),
@@ -135,7 +135,16 @@ impl Options {
     /// libpq merges the service file and the environment only into the options of a connection. So this begins one with
     /// an invalid option, which libpq refuses before it looks up a name or opens a socket.
     pub fn of(conninfo: &CStr) -> Result<Self, Error> {
-        require_valid(conninfo)?;
+        // Hides libpq's message about a string that it cannot parse: it may quote part of a password.
+        // SAFETY: a C string; null: returns no message. Null options may be freed.
+        let is_valid = unsafe {
+            let options = PQconninfoParse(conninfo.as_ptr(), null_mut());
+            PQconninfoFree(options);
+            !options.is_null()
+        };
+        if !is_valid {
+            return Err(Error::new(INVALID_CONNECTION_STRING));
+        }
         let raw = RawConnection::start(&[(c"dbname", conninfo), (c"channel_binding", REFUSED)])?;
         let error = raw.error();
         if !error.message.contains(REFUSED.to_str().expect("ASCII")) {
@@ -194,18 +203,4 @@ fn values<const N: usize>(raw: &RawConnection, keywords: [&CStr; N]) -> [String;
         PQconninfoFree(options);
     }
     values
-}
-
-/// Hides libpq's message about a connection string that it cannot parse: it may quote part of a password.
-fn require_valid(conninfo: &CStr) -> Result<(), Error> {
-    // SAFETY: a C string; null: returns no message. Null options may be freed.
-    let is_valid = unsafe {
-        let options = PQconninfoParse(conninfo.as_ptr(), null_mut());
-        PQconninfoFree(options);
-        !options.is_null()
-    };
-    match is_valid {
-        true => Ok(()),
-        false => Err(Error::new(INVALID_CONNECTION_STRING)),
-    }
 }

@@ -50,19 +50,18 @@ impl RawConnection {
 
     /// Waits for the next result; `None` after the last one.
     pub fn next_result(&self, deadline: Deadline) -> Result<Option<QueryResult>, Error> {
-        // SAFETY: an open connection, here and below.
-        while unsafe { PQisBusy(self.as_ptr()) } != 0 {
-            // SAFETY: as above.
-            if !deadline.wait(unsafe { PQsocket(self.as_ptr()) }, pg_sys::WL_SOCKET_READABLE)? {
-                return Err(self.timed_out(deadline.timeout));
+        // SAFETY: an open connection. Once it is not busy, `PQgetResult` does not block; nothing else frees the result.
+        unsafe {
+            while PQisBusy(self.as_ptr()) != 0 {
+                if !deadline.wait(PQsocket(self.as_ptr()), pg_sys::WL_SOCKET_READABLE)? {
+                    return Err(self.timed_out(deadline.timeout));
+                }
+                if PQconsumeInput(self.as_ptr()) == 0 {
+                    return Err(self.error());
+                }
             }
-            // SAFETY: as above.
-            if unsafe { PQconsumeInput(self.as_ptr()) } == 0 {
-                return Err(self.error());
-            }
+            Ok(NonNull::new(PQgetResult(self.as_ptr())).map(QueryResult))
         }
-        // SAFETY: as above. The connection is not busy, so this does not block; nothing else frees the result.
-        Ok(NonNull::new(unsafe { PQgetResult(self.as_ptr()) }).map(QueryResult))
     }
 
     /// False once the connection has ended.
@@ -98,7 +97,6 @@ impl Drop for RawConnection {
     }
 }
 
-/// The result of a query.
 pub struct QueryResult(NonNull<PGresult>);
 
 impl QueryResult {
@@ -118,13 +116,10 @@ impl QueryResult {
         }
     }
 
-    fn field(&self, code: u8) -> String {
-        // SAFETY: a string of the result, or null, copied at once.
-        unsafe { string(PQresultErrorField(self.0.as_ptr(), c_int::from(code))) }
-    }
-
     fn error(&self) -> Error {
-        let [sqlstate, primary, detail, hint] = [b'C', b'M', b'D', b'H'].map(|code| self.field(code));
+        // SAFETY: a string of the result, or null, copied at once.
+        let field = |code: u8| unsafe { string(PQresultErrorField(self.0.as_ptr(), code.into())) };
+        let [sqlstate, primary, detail, hint] = [b'C', b'M', b'D', b'H'].map(field);
         let message = [format!("{primary}."), detail, hint].join(" ");
         Error { sqlstate: Some(sqlstate), message: on_one_line(&message) }
     }
@@ -182,13 +177,8 @@ impl Timeout {
     pub fn deadline(self) -> Deadline {
         Deadline { at: Instant::now() + self.duration, timeout: self }
     }
-
-    pub fn with_duration(self, duration: Duration) -> Self {
-        Self { duration, ..self }
-    }
 }
 
-/// When a wait ends.
 #[derive(Clone, Copy)]
 pub struct Deadline {
     at: Instant,
@@ -206,8 +196,7 @@ impl Deadline {
             if left.is_zero() {
                 return Ok(false);
             }
-            let is_ready = latch::wait_or_socket(socket, event, left.max(Duration::from_millis(1)), self.timeout.event);
-            if is_ready {
+            if latch::wait_or_socket(socket, event, left.max(Duration::from_millis(1)), self.timeout.event) {
                 return Ok(true);
             }
         }

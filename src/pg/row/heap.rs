@@ -17,31 +17,25 @@ pub unsafe fn heap_update(
     // SAFETY: by the above.
     unsafe {
         let command = pg_sys::GetCurrentCommandId(true);
-        #[cfg(feature = "pg15")]
-        {
-            let outcome =
-                pg_sys::heap_update(relation, version, tuple, command, null_mut(), wait, &mut failure, &mut mode);
-            let is_heap_only = u32::from((*(*tuple).t_data).t_infomask2) & pg_sys::HEAP_ONLY_TUPLE != 0;
-            (outcome, u32::from(!is_heap_only))
-        }
         #[cfg(not(feature = "pg15"))]
-        {
-            let mut indexes = 0;
-            let outcome = pg_sys::heap_update(
-                relation,
-                version,
-                tuple,
-                command,
-                #[cfg(feature = "pg19")]
-                0,
-                null_mut(),
-                wait,
-                &mut failure,
-                &mut mode,
-                &mut indexes,
-            );
-            (outcome, indexes)
-        }
+        let mut indexes = 0;
+        let outcome = pg_sys::heap_update(
+            relation,
+            version,
+            tuple,
+            command,
+            #[cfg(feature = "pg19")]
+            0,
+            null_mut(),
+            wait,
+            &mut failure,
+            &mut mode,
+            #[cfg(not(feature = "pg15"))]
+            &mut indexes,
+        );
+        #[cfg(feature = "pg15")]
+        let indexes = u32::from(u32::from((*(*tuple).t_data).t_infomask2) & pg_sys::HEAP_ONLY_TUPLE == 0);
+        (outcome, indexes)
     }
 }
 
