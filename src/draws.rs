@@ -30,7 +30,6 @@ pub struct OpenDraws {
     pub since_version: &'static str,
 }
 
-/// One for each process.
 pub fn processes(block: &mut Block) -> &'static [EarliestDraw] {
     // SAFETY: fixed before PostgreSQL asks for the size of shared memory.
     block.array(unsafe { pg_sys::MaxBackends } as usize, EarliestDraw::new)

@@ -51,7 +51,6 @@ static LEASE_MAX_TTL: IntSetting = IntSetting::new(86_400_000);
 const NO_UNIT: GucFlags = GucFlags::empty();
 const MS: GucFlags = GucFlags::UNIT_MS;
 
-/// When a new value counts.
 #[derive(Clone, Copy)]
 enum TakesEffect {
     /// When the server starts: shared memory or uniqueness depends on it.
@@ -294,7 +293,6 @@ unsafe extern "C-unwind" fn assign_worker_pool(new: *const c_char, _extra: *mut 
     }
 }
 
-/// The text of `idgen.layout`.
 pub fn layout() -> String {
     LAYOUT.get().unwrap_or_default().into_string().unwrap_or_default()
 }
@@ -327,7 +325,6 @@ pub fn coordinator() -> CString {
     COORDINATOR.get().unwrap_or_default()
 }
 
-/// The text of `idgen.worker_pool`.
 pub fn pool_name() -> String {
     WORKER_POOL.get().unwrap_or_default().to_string_lossy().into_owned()
 }
@@ -382,7 +379,6 @@ pub fn lease_ttl_us() -> i64 {
     i64::from(LEASE_TTL.get()) * 1000
 }
 
-/// The range of a lease's ttl, in microseconds.
 pub fn lease_ttl_limits_us() -> RangeInclusive<i64> {
     i64::from(LEASE_MIN_TTL.get()) * 1000..=i64::from(LEASE_MAX_TTL.get()) * 1000
 }

@@ -159,7 +159,6 @@ impl Key<'_> {
 /// plans again what has changed.
 static PLANS: Mutex<Option<HashMap<Statement, usize>>> = Mutex::new(None);
 
-/// A text, and the types of its parameters.
 type Statement = (CString, Vec<pg_sys::Oid>);
 
 /// Returns how many rows were inserted.

@@ -34,7 +34,6 @@ pub fn checkpoint_ms() -> i64 {
     control_file(|control| control.checkPointCopy.time * 1000)
 }
 
-/// The position in WAL of the last checkpoint.
 pub fn checkpoint_position() -> u64 {
     control_file(|control| control.checkPoint)
 }
@@ -53,7 +52,6 @@ pub fn is_checkpoint_first() -> bool {
     read.is_ok() && before == [0; 8]
 }
 
-/// True if the server syncs its files.
 pub fn syncs_files() -> bool {
     // SAFETY: a setting of this process.
     unsafe { pg_sys::enableFsync }

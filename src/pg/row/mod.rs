@@ -32,7 +32,6 @@ pub struct RowTable<const N: usize> {
     last: Mutex<(pg_sys::Oid, Version)>,
 }
 
-/// An open table.
 pub struct Rows<const N: usize> {
     relation: pg_sys::Relation,
     last: &'static Mutex<(pg_sys::Oid, Version)>,

@@ -33,7 +33,6 @@ pub struct Row<'a, const N: usize> {
     pub(super) values: &'a Values,
 }
 
-/// Where a version of a row is.
 #[derive(Clone, Copy)]
 pub struct Version {
     pub(super) position: pg_sys::ItemPointerData,
