@@ -57,7 +57,7 @@ pub extern "C-unwind" fn idgen_label(argument: pg_sys::Datum) {
     bgworker::set_variable(c"lock_timeout", LOCK_TIMEOUT);
     // A deferrable serializable transaction would wait for others to end.
     bgworker::set_variable(c"default_transaction_isolation", c"read committed");
-    bgworker::connect(bgworker::database_argument(argument), true);
+    bgworker::connect(bgworker::database_argument(argument));
     labelling::write_label(state);
     IS_DONE.store(true, Relaxed);
 }

@@ -110,6 +110,7 @@ fn read_together() -> Option<Reading> {
     })
 }
 
+/// Whole days of a time in microseconds.
 pub fn days(us: i64) -> i64 {
     us / US_PER_MS / 86_400_000
 }
@@ -123,6 +124,7 @@ fn bounds(now_ms: i64, ceiling_ms: i64) -> Bounds {
 static READ_AT: AtomicU64 = AtomicU64::new(0);
 static NOW_MS: AtomicI64 = AtomicI64::new(0);
 
+/// Milliseconds since 1970.
 #[inline]
 fn now_ms(state: &State) -> i64 {
     let counter = counter();

@@ -17,7 +17,10 @@ pub enum Wait {
 
 /// A version of a row that this transaction has locked against everyone, also against those that share its key. No newer one
 /// is committed.
-pub struct Locked<'a, const N: usize> {
+pub struct Locked<'a, const N: usize>(Copied<'a, N>);
+
+/// A copy of a version.
+struct Copied<'a, const N: usize> {
     rows: &'a Rows<N>,
     tuple: pg_sys::HeapTuple,
     buffer: pg_sys::Buffer,
@@ -45,7 +48,7 @@ impl<const N: usize> Rows<N> {
         self.newest(
             key,
             |row| is_wanted(row).then(|| row.version()),
-            |version| self.lock_version(version, LockTupleExclusive, wait),
+            |version| self.lock_version(version, LockTupleExclusive, wait).map(Locked),
         )
     }
 
@@ -103,13 +106,13 @@ impl<const N: usize> Rows<N> {
         }
     }
 
-    /// The version is one that a snapshot still shows. Returns a copy, locked in this mode.
+    /// The version is one that a snapshot still shows. Returns a copy.
     fn lock_version(
         &self,
         version: Version,
         mode: pg_sys::LockTupleMode::Type,
         wait: Wait,
-    ) -> Result<Locked<'_, N>, NotLocked> {
+    ) -> Result<Copied<'_, N>, NotLocked> {
         let policy = match wait {
             Wait::Skip => pg_sys::LockWaitPolicy::LockWaitSkip,
             Wait::Block => pg_sys::LockWaitPolicy::LockWaitBlock,
@@ -136,7 +139,7 @@ impl<const N: usize> Rows<N> {
                 &mut buffer,
                 &mut failure,
             );
-            let locked = outcome_of(outcome).map(|()| Locked::new(self, pg_sys::heap_copytuple(&mut tuple), buffer));
+            let locked = outcome_of(outcome).map(|()| Copied::new(self, pg_sys::heap_copytuple(&mut tuple), buffer));
             pg_sys::ReleaseBuffer(buffer);
             locked
         }
@@ -212,7 +215,7 @@ impl<'a, const N: usize> LatestRows<'a, N> {
     /// Locks a version that was found here against everyone. `None` if it is not the newest any more, or another transaction
     /// has locked it.
     pub fn try_lock(&self, version: Version) -> Option<Locked<'a, N>> {
-        self.rows.lock_version(version, LockTupleExclusive, Wait::Skip).ok()
+        self.rows.lock_version(version, LockTupleExclusive, Wait::Skip).ok().map(Locked)
     }
 }
 
@@ -224,7 +227,7 @@ fn outcome_of(outcome: pg_sys::TM_Result::Type) -> Result<(), NotLocked> {
     }
 }
 
-impl<'a, const N: usize> Locked<'a, N> {
+impl<'a, const N: usize> Copied<'a, N> {
     fn new(rows: &'a Rows<N>, tuple: pg_sys::HeapTuple, buffer: pg_sys::Buffer) -> Self {
         // SAFETY: the relation is open, and the tuple is a copy of one of its.
         unsafe {
@@ -234,16 +237,29 @@ impl<'a, const N: usize> Locked<'a, N> {
         }
     }
 
-    pub fn row(&self) -> Row<'_, N> {
+    fn row(&self) -> Row<'_, N> {
         Row { numbers: &self.rows.numbers, tuple: self.tuple, buffer: self.buffer, values: &self.values }
+    }
+}
+
+impl<const N: usize> Drop for Copied<'_, N> {
+    fn drop(&mut self) {
+        // SAFETY: a copy of its own.
+        unsafe { pg_sys::heap_freetuple(self.tuple) };
+    }
+}
+
+impl<const N: usize> Locked<'_, N> {
+    pub fn row(&self) -> Row<'_, N> {
+        self.0.row()
     }
 
     /// A transaction that waits to share the key finds another version. A crash after the commit does not undo it.
     pub fn update(self, values: &[NewValue]) {
         xact::require_durability(Durability::Crash);
-        let tuple = self.rows.modified(self.tuple, values);
+        let tuple = self.0.rows.modified(self.0.tuple, values);
         // SAFETY: the relation is open, and the lock keeps the version.
-        let outcome = unsafe { self.rows.write(self.row().version(), tuple, true) };
+        let outcome = unsafe { self.0.rows.write(self.row().version(), tuple, true) };
         outcome.unwrap_or_else(|_| changed_under_lock().raise());
     }
 
@@ -251,18 +267,11 @@ impl<'a, const N: usize> Locked<'a, N> {
         let mut version = self.row().version().position;
         // SAFETY: the relation is open, and the lock keeps the version.
         let outcome = unsafe {
-            pg_sys::CheckCmdReplicaIdentity(self.rows.relation, pg_sys::CmdType::CMD_DELETE);
-            let outcome = heap::heap_delete(self.rows.relation, &mut version);
+            pg_sys::CheckCmdReplicaIdentity(self.0.rows.relation, pg_sys::CmdType::CMD_DELETE);
+            let outcome = heap::heap_delete(self.0.rows.relation, &mut version);
             pg_sys::CommandCounterIncrement();
             outcome
         };
         outcome_of(outcome).unwrap_or_else(|_| changed_under_lock().raise());
-    }
-}
-
-impl<const N: usize> Drop for Locked<'_, N> {
-    fn drop(&mut self) {
-        // SAFETY: a copy of its own.
-        unsafe { pg_sys::heap_freetuple(self.tuple) };
     }
 }
