@@ -15,7 +15,6 @@ use idgen_core::public_id::{self, Form, KeyState, Keyring, SECRET_BYTES};
 use pgrx::prelude::*;
 use pgrx::spi::{SpiError, SpiHeapTupleData};
 
-/// One row for each key of a prefix.
 pub static PUBLIC_KEY: ExtensionTable = ExtensionTable::new(c"public_key");
 
 /// The grantees may make and decode texts.
@@ -62,41 +61,39 @@ fn look_up(prefix: &str, user: pg_sys::Oid) -> KnownPrefix {
     KnownPrefix { keys, users, changes }
 }
 
-static SECRETS: Query = Query::new(&PUBLIC_KEY, || {
+static KEYS: Query = Query::new(&PUBLIC_KEY, || {
     format!(
-        "SELECT form, secret, {} FROM idgen.public_key \
-         WHERE prefix OPERATOR(pg_catalog.=) $1 AND secret IS NOT NULL ORDER BY version DESC",
+        "SELECT form, secret, version, retired IS NOT NULL, pg_catalog.pg_has_role($2, owner::pg_catalog.oid, 'USAGE'), {} \
+         FROM idgen.public_key WHERE prefix OPERATOR(pg_catalog.=) $1 ORDER BY version DESC",
         args::owns_or_has("$2", "users")
     )
 });
 
-/// The keys of a prefix that are not retired, the newest first, and whether the current user may use them. No keys if there is
-/// no such prefix. As they are now: the transaction's snapshot may still show a key that was dropped.
+/// The keys of a prefix that `read` takes, the newest first, and whether it says of all that the current user has the right.
+/// As they are now: the transaction's snapshot may still show a key that was dropped.
+fn read_keys<K>(prefix: &str, read: impl Fn(&SpiHeapTupleData) -> Option<(K, bool)>) -> (Vec<K>, bool) {
+    let rows = KEYS.read_latest(&[prefix.into(), user().into()], read);
+    let (keys, rights): (_, Vec<_>) = rows.into_iter().flatten().unzip();
+    (keys, !rights.contains(&false))
+}
+
+/// The keys of a prefix that are not retired, and whether the current user may use them.
 fn live_keys(prefix: &str) -> (Vec<(Form, [u8; SECRET_BYTES])>, bool) {
-    let rows = SECRETS.read_latest(&[prefix.into(), user().into()], |row| {
-        let secret = value::<Vec<u8>>(row, 2).try_into().unwrap_or_else(|_| unexpected(SpiError::InvalidPosition));
-        ((form(row, 1), secret), value::<bool>(row, 3))
-    });
-    let (keys, may_use): (_, Vec<_>) = rows.into_iter().unzip();
-    (keys, !may_use.contains(&false))
+    read_keys(prefix, |row| {
+        let secret = optional::<Vec<u8>>(row, 2)?.try_into().unwrap_or_else(|_| unexpected(SpiError::InvalidPosition));
+        Some(((form(row), secret), value(row, 6)))
+    })
 }
 
-fn form(row: &SpiHeapTupleData, column: usize) -> Form {
-    Form::named(&text(row, column)).unwrap_or_else(|| unexpected(SpiError::InvalidPosition))
+fn form(row: &SpiHeapTupleData) -> Form {
+    Form::named(&text(row, 1)).unwrap_or_else(|| unexpected(SpiError::InvalidPosition))
 }
-
-static STATES: Query = PUBLIC_KEY.query(
-    "SELECT version, form, retired IS NOT NULL, pg_catalog.pg_has_role($2, owner::pg_catalog.oid, 'USAGE') \
-     FROM idgen.public_key WHERE prefix OPERATOR(pg_catalog.=) $1 ORDER BY version DESC",
-);
 
 /// The keys of a prefix, retired ones too, and whether the current user may alter them. No keys if there is no such prefix.
 pub fn find(prefix: &str) -> (Vec<KeyState>, bool) {
-    let rows = STATES.read_latest(&[prefix.into(), user().into()], |row| {
-        (KeyState { version: value(row, 1), form: form(row, 2), is_retired: value(row, 3) }, value::<bool>(row, 4))
-    });
-    let (keys, may_alter): (_, Vec<_>) = rows.into_iter().unzip();
-    (keys, !may_alter.contains(&false))
+    read_keys(prefix, |row| {
+        Some((KeyState { version: value(row, 3), form: form(row), is_retired: value(row, 4) }, value(row, 5)))
+    })
 }
 
 static LOCK: Query = PUBLIC_KEY.query(
