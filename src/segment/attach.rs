@@ -18,7 +18,7 @@ use crate::pg::function::CallSite;
 use crate::pg::invalidation::{self, TableChanges, TextCache};
 use crate::pg::{session, spi, xact};
 use idgen_core::segment::tag::Allocation;
-use idgen_core::segment::turns::{Claim, Ticket};
+use idgen_core::segment::turns::Ticket;
 use idgen_core::segment::{Draw, RingTenant, ValueRun};
 use idgen_core::tenancy::Ended;
 use parking_lot::Mutex;
@@ -40,21 +40,10 @@ pub struct AttachedSegment {
 
 #[derive(Clone, Copy)]
 pub enum ValueSource {
-    Shared(SharedRing),
-    /// The same, in turns: see `idgen_core::segment::turns`.
-    InOrder(SharedRing),
+    /// A ring, or turns of it: see `idgen_core::segment::turns`.
+    Ring { shared: SharedRing, in_turns: bool },
     /// The row itself: the running transaction created it, and no other session sees it.
     Uncommitted,
-}
-
-impl ValueSource {
-    /// `None` if the running transaction has created the tag.
-    pub fn ring(&self) -> Option<SharedRing> {
-        match *self {
-            Self::Shared(ring) | Self::InOrder(ring) => Some(ring),
-            Self::Uncommitted => None,
-        }
-    }
 }
 
 /// Counts changes after which an `AttachedSegment` may be invalid.
@@ -62,7 +51,6 @@ static CHANGES: TableChanges = TableChanges::of(&store::SEGMENT);
 /// As many as there are tags that lose no value for want of a ring: some 250 bytes each.
 const MAX_KNOWN: usize = 131_072;
 
-/// Attached segments by their tag.
 static KNOWN: TextCache<AttachedSegment, MAX_KNOWN> = TextCache::new();
 
 impl AttachedSegment {
@@ -88,7 +76,7 @@ impl AttachedSegment {
     pub fn try_draw_one(&self) -> Option<i64> {
         if self.statement == session::statement_time()
             && self.is_valid()
-            && let ValueSource::Shared(SharedRing { ring, handle, index }) = self.source
+            && let ValueSource::Ring { shared: SharedRing { ring, handle, index }, in_turns: false } = self.source
             && let Ok(Draw::Drawn { run, request }) = ring.draw(handle, 1)
         {
             if request {
@@ -100,7 +88,6 @@ impl AttachedSegment {
     }
 }
 
-/// Attaches to the tag that is the first argument of the call.
 pub fn of_call(site: &CallSite) -> AttachedSegment {
     let tag = args::required(site.text(), "tag");
     invalidation::accept();
@@ -130,11 +117,7 @@ pub fn look_up(tag: &str) -> AttachedSegment {
     } else if row.created_here || changed_here {
         errors::changed_here(tag).raise()
     } else {
-        let shared = attach_ring(ring_row);
-        match row.is_in_order() {
-            true => ValueSource::InOrder(shared),
-            false => ValueSource::Shared(shared),
-        }
+        ValueSource::Ring { shared: attach_ring(ring_row), in_turns: row.is_in_order() }
     };
     let (user, statement) = (spi::user(), session::statement_time());
     let max_step = row.definition.max_step as u64;
@@ -146,19 +129,14 @@ pub fn look_up(tag: &str) -> AttachedSegment {
 /// The same from a ring again, after its ring was given to another tag. Reads no row, so `None` if that may have changed.
 pub fn attach_again(tag: &str, attached: &AttachedSegment) -> Option<AttachedSegment> {
     invalidation::accept();
-    let attach_if_same = || {
-        let shared = attach_ring(attached.row);
-        // A commit ends the ring before it sends its invalidation.
-        let has_row = |tenant: RingTenant| tenant.handle == shared.handle && tenant.version == attached.row.version;
-        SEGMENTS.exclusive(|segments| segments.table.tenants[shared.index].is_some_and(has_row)).then_some(shared)
-    };
-    let source = match attached.source {
-        _ if !attached.is_valid() => None,
-        ValueSource::Shared(_) => attach_if_same().map(ValueSource::Shared),
-        ValueSource::InOrder(_) => attach_if_same().map(ValueSource::InOrder),
-        ValueSource::Uncommitted => None,
-    }?;
-    let attached = AttachedSegment { source, ..*attached };
+    let ValueSource::Ring { in_turns, .. } = attached.source else { return None };
+    let shared = attached.is_valid().then(|| attach_ring(attached.row))?;
+    // A commit ends the ring before it sends its invalidation.
+    let has_row = |tenant: RingTenant| tenant.handle == shared.handle && tenant.version == attached.row.version;
+    if !SEGMENTS.exclusive(|segments| segments.table.tenants[shared.index].is_some_and(has_row)) {
+        return None;
+    }
+    let attached = AttachedSegment { source: ValueSource::Ring { shared, in_turns }, ..*attached };
     KNOWN.insert(tag, attached);
     Some(attached)
 }
@@ -215,7 +193,6 @@ fn at_xact_event(event: pg_sys::XactEvent::Type) {
     }
 }
 
-/// Raises `max_id` of the rows.
 fn settle() {
     // The mutex is not held while a query runs.
     let tags = std::mem::take(&mut *TAGS.lock());
@@ -227,7 +204,7 @@ fn settle() {
         // A tag whose creation was rolled back to a savepoint has no row: this changes nothing then.
         let drawn = tags.iter().filter(|tag| tag.drawn);
         xact::write_before_commit(|| {
-            drawn.for_each(|tag| store::raise_max_id(tag.creation, tag.allocation.max_id, None));
+            drawn.for_each(|tag| store::raise(tag.creation, tag.allocation.max_id, None, None));
         });
     }
     CHANGES.forget();
@@ -242,13 +219,8 @@ pub fn draw_turn(SharedRing { handle, index, .. }: SharedRing, is_block: bool) -
     let draw = in_tenancy(index, handle, |segments| {
         let Some((_, ticket)) = *joined else { return Draw::Dry };
         let claim = segments.turns[index].claim(ticket, is_block);
-        if claim != Claim::Waits {
-            *joined = None;
-        }
-        match claim {
-            Claim::Drawn { run, makes_room } => Draw::Drawn { run, request: makes_room },
-            Claim::Waits | Claim::Nothing => Draw::Dry,
-        }
+        joined.take_if(|_| claim.is_some());
+        claim.unwrap_or(Draw::Dry)
     });
     draw.ok_or(Ended)
 }

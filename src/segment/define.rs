@@ -1,7 +1,6 @@
 //! Creating, altering, attaching, dropping and granting segments. Users have no privileges on the table: these
 //! functions check theirs.
 
-use super::fleet::errors as fleet_errors;
 use super::store::{self, SEGMENT};
 use super::{attach, errors, workers};
 use crate::args;
@@ -89,7 +88,7 @@ fn segment_alter(
     let numbers = [("max_id", max_id), ("stride", stride), ("residue", residue), ("upper_bound", upper_bound)];
     let given = numbers.into_iter().find(|(_, given)| given.is_some());
     if let Some((setting, _)) = given.filter(|_| row.link.is_attached()) {
-        fleet_errors::set_at_the_coordinator(tag, setting).raise();
+        errors::set_at_the_coordinator(tag, setting).raise();
     }
     let now = row.definition;
     if let Some(lower) = max_id.filter(|max_id| *max_id < now.max_id) {
@@ -137,10 +136,10 @@ fn segment_attach(tag: Option<Text>, reserve: Option<Interval>) {
     let tag = require_tag(tag.as_deref());
     let reserve = args::required(reserve, "reserve");
     if !(2_000_000..=365 * 86_400_000_000).contains(&reserve.as_micros()) {
-        fleet_errors::reserve_out_of_range(&reserve).raise();
+        errors::reserve_out_of_range(&reserve).raise();
     }
     if settings::coordinator().is_empty() {
-        fleet_errors::no_coordinator().raise();
+        errors::no_coordinator().raise();
     }
     store::insert(tag, spi::user(), &NEW, Interval::from_seconds(1.0));
     let mut row = lock_to_change(tag);
@@ -171,7 +170,6 @@ static MAY_ATTACH: Query = SEGMENT.query(
      WHERE extension.extname OPERATOR(pg_catalog.=) 'idgen' AND attach.proname OPERATOR(pg_catalog.=) 'segment_attach'",
 );
 
-/// True if a role may attach segments.
 pub fn may_attach(role: pg_sys::Oid) -> bool {
     MAY_ATTACH.read_latest(&[role.into()], |row| value(row, 1)).contains(&true)
 }
@@ -184,13 +182,13 @@ fn segment_detach(tag: Option<Text>) {
     let tag = args::required(tag.as_deref(), "tag");
     let mut row = lock_to_change(tag);
     if !row.link.is_attached() {
-        fleet_errors::not_attached(tag).raise();
+        errors::not_attached(tag).raise();
     }
     row.detach();
     store::link_to(&row, None);
     // It tells the coordinator after the commit. Without a slot for it, the next one does.
     if shmem::is_preloaded() {
-        let _ = workers::summon_for(Duty { database: session::database(), is_attached: true });
+        let _ = workers::summon_worker(Duty { database: session::database(), is_attached: true }, false);
     }
 }
 

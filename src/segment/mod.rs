@@ -25,7 +25,6 @@ mod attach;
 pub mod define;
 mod errors;
 mod fleet;
-mod port;
 mod refill;
 mod settled;
 mod state;
@@ -62,7 +61,9 @@ fn segment_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with one argument as declared.
     let site = unsafe { CallSite::new(fcinfo, Some(0)) };
     settled::enter();
-    site.with(attach::of_call, |attached| attached.try_draw_one().unwrap_or_else(|| run(attached, &site, 1).first))
+    site.with(attach::of_call, |attached| {
+        attached.try_draw_one().unwrap_or_else(|| run(attached, &site, 1, false).first)
+    })
 }
 
 /// A run of consecutive values. Raises 22004 for NULL, 22023 unless the count is 1 to 1000000000; else as
@@ -77,8 +78,7 @@ fn segment_reserve(fcinfo: pg_sys::FunctionCallInfo) -> Composite<3> {
         errors::count_out_of_range(count, counts).raise();
     }
     settled::enter();
-    let run = site
-        .with(attach::of_call, |attached| Drawing { attached, site: &site, want: count as u64, is_block: true }.draw());
+    let run = site.with(attach::of_call, |attached| run(attached, &site, count as u64, true));
     Composite([run.first.into(), run.last().into(), run.stride.into()])
 }
 
@@ -118,7 +118,7 @@ impl ValueSet {
                 return None;
             }
             settled::enter();
-            self.run = run(&mut self.attached, site, self.wanted.min(self.step));
+            self.run = run(&mut self.attached, site, self.wanted.min(self.step), false);
             self.wanted -= self.run.count;
             self.step = (self.step * 2).min(self.attached.max_step);
         }
@@ -132,10 +132,21 @@ const CHECK_EVERY: Duration = Duration::from_millis(500);
 
 static REFILL_WAIT: WaitEvent = WaitEvent::new(c"IdgenSegmentRefill");
 
-/// The next run of values, at least 1 and at most `want`.
+/// The next run of values: as many as wanted if `is_block`, otherwise at least one.
 #[cold]
-fn run(attached: &mut AttachedSegment, site: &CallSite, want: u64) -> ValueRun {
-    Drawing { attached, site, want, is_block: false }.draw()
+fn run(attached: &mut AttachedSegment, site: &CallSite, want: u64, is_block: bool) -> ValueRun {
+    let mut drawing = Drawing { attached, site, want, is_block };
+    let ended = match drawing.next_run() {
+        Ok(run) => return run,
+        Err(ended) => ended,
+    };
+    let tag = drawing.tag();
+    if ended.is_detached() {
+        errors::detached(&tag).raise();
+    } else if ended.link.is_attached() {
+        errors::exhausted_at_coordinator(&tag).raise();
+    }
+    errors::exhausted(&tag, ended.definition.upper_bound).raise();
 }
 
 struct Drawing<'a> {
@@ -147,10 +158,6 @@ struct Drawing<'a> {
 }
 
 impl Drawing<'_> {
-    fn draw(mut self) -> ValueRun {
-        self.next_run().unwrap_or_else(|ended| self.refuse(&ended))
-    }
-
     /// The next values, or the row if that has too few.
     fn next_run(&mut self) -> Result<ValueRun, Box<TagRow>> {
         self.attached.follow_statement();
@@ -160,37 +167,32 @@ impl Drawing<'_> {
             if !self.attached.is_valid() {
                 self.attach_again(waiting.take());
             }
-            let Some(shared) = self.attached.source.ring() else {
+            let ValueSource::Ring { shared, in_turns } = self.attached.source else {
                 if let Some(run) = attach::draw_uncommitted(self.attached.row.key.creation, self.want, self.is_block) {
                     return Ok(run);
                 }
-                if let Some(row) = self.ended_or_attached_again() {
-                    return Err(Box::new(row));
-                }
+                self.attach_unless_ended()?;
                 continue;
             };
             let index = shared.index;
-            match self.draw_from(shared) {
+            match self.draw_from(shared, in_turns) {
                 Ok(Draw::Drawn { run, request }) => {
                     if request {
                         workers::prefetch(index);
                     }
-                    if let Some(waiting) = waiting {
-                        waiting.end();
-                    }
+                    waiting.into_iter().for_each(RefillWait::end);
                     return Ok(run);
                 }
                 Ok(Draw::Dry) => {
-                    let waited = dry_since.map(|since| since.elapsed());
-                    dry_since.get_or_insert_with(Instant::now);
-                    let wait = waiting.get_or_insert_with(|| RefillWait::begin(index, self.want));
-                    if wait.is_exhausted() {
-                        waiting.take().into_iter().for_each(RefillWait::end);
-                        if let Some(row) = self.ended_or_attached_again() {
-                            return Err(Box::new(row));
+                    let waited = dry_since.get_or_insert_with(Instant::now).elapsed();
+                    match &mut waiting {
+                        // Draws again first: the ring may have been refilled before this process prepared to sleep.
+                        None => waiting = Some(RefillWait::begin(index, self.want)),
+                        Some(wait) if wait.is_exhausted() => {
+                            waiting.take().into_iter().for_each(RefillWait::end);
+                            self.attach_unless_ended()?;
                         }
-                    } else {
-                        wait.go_on(self, waited);
+                        Some(wait) => wait.go_on(self, waited),
                     }
                 }
                 Err(Ended) => self.attach_again(waiting.take()),
@@ -198,9 +200,9 @@ impl Drawing<'_> {
         }
     }
 
-    fn draw_from(&self, shared: SharedRing) -> Result<Draw, Ended> {
+    fn draw_from(&self, shared: SharedRing, in_turns: bool) -> Result<Draw, Ended> {
         let SharedRing { ring, handle, .. } = shared;
-        if let ValueSource::InOrder(_) = self.attached.source {
+        if in_turns {
             attach::draw_turn(shared, self.is_block)
         } else if self.is_block {
             ring.draw_block(handle, self.want)
@@ -223,26 +225,15 @@ impl Drawing<'_> {
         *self.attached = same.unwrap_or_else(|| attach::look_up(&tag));
     }
 
-    /// The row, which has no more values, unless it has changed since this process attached to it: then it attaches to the row
-    /// as it is now.
-    fn ended_or_attached_again(&mut self) -> Option<TagRow> {
+    /// Attaches to the row as it is now, which has no more values unless it has changed since this process attached to it.
+    fn attach_unless_ended(&mut self) -> Result<(), Box<TagRow>> {
         let tag = self.tag();
         let row = store::find(&tag).unwrap_or_else(|| errors::unknown(&tag).raise()).row;
-        let is_same = (row.key, row.version) == (self.attached.row.key, self.attached.row.version);
-        if !is_same {
-            *self.attached = attach::look_up(&tag);
+        if (row.key, row.version) == (self.attached.row.key, self.attached.row.version) {
+            return Err(Box::new(row));
         }
-        is_same.then_some(row)
-    }
-
-    fn refuse(&self, ended: &TagRow) -> ! {
-        let tag = self.tag();
-        if ended.is_detached() {
-            fleet::errors::detached(&tag).raise();
-        } else if ended.link.is_attached() {
-            fleet::errors::exhausted(&tag).raise();
-        }
-        errors::exhausted(&tag, ended.definition.upper_bound).raise();
+        *self.attached = attach::look_up(&tag);
+        Ok(())
     }
 
     fn tag(&self) -> Cow<'_, str> {
@@ -257,8 +248,6 @@ struct RefillWait {
     want: u64,
     /// The number of refills at the last request. A refill that brings too few values needs another request.
     requested_at: Option<u64>,
-    /// The caller has drawn again since this process prepared to sleep.
-    has_looked: bool,
 }
 
 /// Withdraws the values of a request that is still open. A refill stays requested.
@@ -283,7 +272,7 @@ impl RefillWait {
         state.waits.fetch_add(1, Relaxed);
         let _ = state.dry_since_ms.compare_exchange(0, system_clock::wall_ms(), Relaxed, Relaxed);
         state.refilled.prepare_to_sleep();
-        Self { index, began: Instant::now(), want, requested_at: None, has_looked: false }
+        Self { index, began: Instant::now(), want, requested_at: None }
     }
 
     /// True if the worker has found no values for this request.
@@ -292,17 +281,13 @@ impl RefillWait {
         self.requested_at == Some(state.refills.load(Relaxed)) && state.exhausted.load(Relaxed)
     }
 
-    /// Requests a refill and sleeps. The caller then draws again. The first time it does that at once: the ring may have
-    /// been refilled before this process prepared to sleep. `waited` is the time since the call first found a ring dry, this
-    /// or an earlier one.
-    fn go_on(&mut self, drawing: &Drawing, waited: Option<Duration>) {
-        if !std::mem::replace(&mut self.has_looked, true) {
-            return;
-        }
+    /// Requests a refill and sleeps. The caller then draws again. `waited` is the time since the call first found a ring dry,
+    /// this or an earlier one.
+    fn go_on(&mut self, drawing: &Drawing, waited: Duration) {
         let state = ring_state(self.index);
         let refills = state.refills.load(Relaxed);
         let is_new = match drawing.attached.source {
-            ValueSource::InOrder(shared) => attach::join(shared, self.want),
+            ValueSource::Ring { shared, in_turns: true } => attach::join(shared, self.want),
             _ if self.requested_at == Some(refills) => false,
             _ => {
                 state.demand.fetch_add(self.want, Relaxed);
@@ -314,30 +299,23 @@ impl RefillWait {
             self.summon();
         }
         // After the request: a call that may not wait leaves values for later ones.
-        let left = settings::segment_timeout().saturating_sub(waited.unwrap_or_default());
+        let left = settings::segment_timeout().saturating_sub(waited);
         if left.is_zero() {
             self.time_out(drawing);
         }
-        if self.has_failed() && wait_for_obstacle(drawing.attached.row.key.creation, left, || self.time_out(drawing)) {
+        let has_failed = SEGMENTS.exclusive(|segments| !segments.errors[self.index].text.is_clear());
+        if has_failed && wait_for_obstacle(drawing.attached.row.key.creation, left, || self.time_out(drawing)) {
             // The caller draws again once this process has prepared, as at the begin of the wait.
             state.refilled.prepare_to_sleep();
-            self.has_looked = false;
-            return self.summon();
-        }
-        let is_signalled = state.refilled.sleep(left.min(CHECK_EVERY), &REFILL_WAIT);
-        if !is_signalled {
-            // The worker may be gone.
+            self.summon();
+        } else if !state.refilled.sleep(left.min(CHECK_EVERY), &REFILL_WAIT) {
+            // No signal: the worker may be gone.
             self.summon();
         }
     }
 
-    /// True if the last refill has.
-    fn has_failed(&self) -> bool {
-        SEGMENTS.exclusive(|segments| !segments.errors[self.index].is_clear())
-    }
-
     fn summon(&self) {
-        workers::summon(self.index).unwrap_or_else(|failure| {
+        workers::summon(self.index, true).unwrap_or_else(|failure| {
             ConditionVariable::cancel_sleep();
             failure.raise()
         });
@@ -349,12 +327,12 @@ impl RefillWait {
         let silence = errors::silence(is_attached);
         let last = SEGMENTS.exclusive(|segments| {
             let error = &mut segments.errors[self.index];
-            if error.is_clear() {
+            if error.text.is_clear() {
                 error.set(silence);
             }
             *error
         });
-        errors::timed_out(&drawing.tag(), last.text().unwrap_or_default()).raise()
+        errors::timed_out(&drawing.tag(), last.text.text().unwrap_or_default()).raise()
     }
 
     fn end(self) {

@@ -1,20 +1,20 @@
 //! The refill worker: a background worker for each database that draws. A session starts it on demand, and it exits
 //! when idle.
 //!
-//! Only the refill worker takes values from rows; the supply worker takes values from a coordinator.
+//! Only the refill worker takes values from rows; the supply worker takes values from a coordinator. [`Port`] has what both do.
 
 use super::fleet::servers::Rows;
-use super::port::Port;
-use super::state::{evict, exhaust, ring, ring_state};
+use super::state::{self, evict, exhaust, ring, ring_state};
 use super::store;
-use super::workers::{self, keep_error, wanted, while_running};
+use super::workers::{self, wanted};
 use crate::pg::latch::{self, WaitEvent};
-use crate::pg::session;
+use crate::pg::xact::{self, Durability};
+use crate::pg::{session, system_clock};
 use crate::settings;
-use idgen_core::segment::RingTenant;
-use idgen_core::segment::refill::{Refilling, refill};
+use idgen_core::segment::refill::{Filling, Refilling, refill};
 use idgen_core::segment::refillers::Duty;
-use idgen_core::segment::tag::TagRow;
+use idgen_core::segment::tag::{NotLocked, TagRow};
+use idgen_core::segment::{NewRange, NoValues, RingTenant, TagKey, ValueRun};
 use pgrx::prelude::*;
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,6 @@ const RETRY: Duration = Duration::from_millis(100);
 
 static MAIN_WAIT: WaitEvent = WaitEvent::new(c"IdgenRefillMain");
 
-/// The main function of the worker.
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn idgen_refill(argument: pg_sys::Datum) {
@@ -74,6 +73,68 @@ fn run(duty: Duty) {
     }
 }
 
+/// A worker, with what only its kind has.
+pub struct Port<W>(pub W);
+
+pub const BUSY: &str = "A transaction that has not ended holds a lock on the segment's row in idgen.segment.";
+
+/// The reason for users.
+pub fn text(missing: NoValues) -> String {
+    match missing {
+        NoValues::Busy => BUSY.to_owned(),
+        // The names come last: a long text is cut.
+        NoValues::Unreported { tag, servers } => format!(
+            "The history of this server has changed. Run segment_resume() if these servers have not reported the values of \
+             segment \"{tag}\" that they have received, and are gone for good: {servers}."
+        ),
+        // As `errors::exhausted`.
+        NoValues::BeyondBound { tag } => format!("segment \"{tag}\" has reached its upper bound"),
+        NoValues::Skipped(range) => format!(
+            "The wait for the synchronous standby was canceled, so the values {} to {} are skipped.",
+            range.first,
+            range.last()
+        ),
+        NoValues::NotAskedFor(ValueRun { first, count, stride }) => {
+            format!("The coordinator has granted values that were not asked for: {count} from {first} on, by {stride}.")
+        }
+        NoValues::Withheld { waits_for } => format!(
+            "The coordinator grants nothing, because servers have not reported what they have received: {waits_for}."
+        ),
+        NoValues::Raised(message) => message,
+    }
+}
+
+impl<W> Filling for Port<W> {
+    fn now_us(&mut self) -> i64 {
+        system_clock::boot_us()
+    }
+
+    fn transaction<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> Result<R, NoValues> {
+        let done = workers::in_transaction(|| work(self)).map_err(NoValues::Raised);
+        crate::pg::crash_point!("segment: committed");
+        done
+    }
+
+    fn require_durability(&mut self) {
+        xact::require_durability(Durability::Failover);
+    }
+
+    fn was_cancelled(&mut self) -> bool {
+        workers::was_cancelled()
+    }
+
+    fn lock(&mut self, creation: i64) -> Result<TagRow, NotLocked> {
+        let locked = store::lock(creation);
+        crate::pg::crash_point!("segment: row locked");
+        locked
+    }
+
+    fn install(&mut self, key: TagKey, new: NewRange) {
+        state::install(key, new);
+        crate::pg::crash_point!("segment: installed");
+    }
+}
+
 struct RefilledRing {
     index: usize,
     tenant: RingTenant,
@@ -96,7 +157,7 @@ impl Refilling for Port<RefilledRing> {
     }
 
     fn raise(&mut self, row: &TagRow) {
-        store::raise_max_id(row.key.creation, row.definition.max_id, Some(row.definition.step));
+        store::raise(row.key.creation, row.definition.max_id, Some(row.definition.step), None);
         crate::pg::crash_point!("segment: max_id raised");
     }
 
@@ -112,12 +173,13 @@ impl Refilling for Port<RefilledRing> {
 /// Refills one ring, and wakes its waiters. False if it failed.
 fn serve(index: usize, tenant: RingTenant, demand: u64) -> bool {
     let mut port = Port(RefilledRing { index, tenant, rows: Rows::default() });
-    let failure = while_running(index, demand, || refill(&mut port, &tenant, demand)).err();
+    let failure = refill(&mut port, &tenant, demand).err().map(text);
     if let Some(reason) = &failure
-        && keep_error(index, tenant, demand, reason)
+        && workers::keep_error(index, tenant, reason)
     {
         log!("could not refill a segment: {reason}");
     }
+    workers::forget_demand();
     ring_state(index).refilled.broadcast();
     failure.is_none()
 }

@@ -1,8 +1,9 @@
 //! `segment_settled`: a value at or below which nothing can still be committed on this server. See
 //! [`idgen_core::segment::settled`].
 
+use super::Drawing;
+use super::attach::{self, ValueSource};
 use super::state::{SEGMENTS, SharedRing, in_tenancy, ring};
-use super::{Drawing, attach};
 use crate::draws::{self, OpenDraws};
 use crate::error::Check;
 use crate::pg::advisory_lock::LockKind;
@@ -90,7 +91,7 @@ fn segment_settled(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
 impl Drawing<'_> {
     /// All values up to this one were drawn before, or never will be. `None` for a tag that no other session sees.
     fn position(&mut self) -> Result<Option<i64>, Ended> {
-        let Some(SharedRing { index, handle, .. }) = self.attached.source.ring() else {
+        let ValueSource::Ring { shared: SharedRing { index, handle, .. }, .. } = self.attached.source else {
             return Ok(None);
         };
         let left = in_tenancy(index, handle, |_| ring(index).remaining(handle)).ok_or(Ended)?;

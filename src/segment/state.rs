@@ -4,10 +4,9 @@ use crate::pg::latch::ConditionVariable;
 use crate::pg::system_clock;
 use crate::settings;
 use crate::shmem::{Block, FixedText, Locked, Part};
-use idgen_core::segment::chains::{self, Chains};
+use idgen_core::segment::chains::{self, Chains, TagMap};
 use idgen_core::segment::refillers::Refillers;
-use idgen_core::segment::rests::Rests;
-use idgen_core::segment::settled::SettlingTags;
+use idgen_core::segment::settled::Settling;
 use idgen_core::segment::turns::Turns;
 use idgen_core::segment::{NewRange, Ring, RingHandle, RingSnapshot, RingTable, RingTenant, TagKey};
 use idgen_core::tenancy::Attachment;
@@ -34,11 +33,11 @@ pub static SEGMENTS: Locked<Segments> = Locked::new(c"idgen segments", 40, |bloc
             chains: chains(block, count),
             hand: 0,
             displaced: 0,
-            rests: Rests { places: block.array(RESTS, || None), chains: chains(block, RESTS), count: 0, hand: 0 },
+            rests: tag_map(block, RESTS),
         },
         errors: block.array(count, LastError::default),
         turns: block.array(count, Turns::default),
-        settling: SettlingTags { places: block.array(READ, || None), chains: chains(block, READ), hand: 0 },
+        settling: tag_map(block, READ),
         refillers: Refillers(block.array(worker_count, || None)),
         link_changes: 0,
     }
@@ -54,6 +53,10 @@ fn chains(block: &mut Block, places: usize) -> Chains<'static> {
     Chains { heads: block.array(Chains::heads_of(places), || chains::END), nexts: block.array(places, || chains::END) }
 }
 
+fn tag_map<T: Copy>(block: &mut Block, places: usize) -> TagMap<'static, T> {
+    TagMap { places: block.array(places, || None), chains: chains(block, places), count: 0, hand: 0 }
+}
+
 /// State protected by the segments lock.
 pub struct Segments {
     pub table: RingTable<'static>,
@@ -62,7 +65,7 @@ pub struct Segments {
     /// The requests for values in one line, for each ring.
     pub turns: &'static mut [Turns],
     /// What readings of settled values have found.
-    pub settling: SettlingTags<'static>,
+    pub settling: TagMap<'static, Settling>,
     pub refillers: Refillers<'static>,
     /// Commits that have attached or detached tags, in all databases.
     pub link_changes: u64,
@@ -71,35 +74,19 @@ pub struct Segments {
 /// Why a ring gets no values; clear after a refill that succeeded.
 #[derive(Clone, Copy, Default)]
 pub struct LastError {
-    text: FixedText<200>,
+    pub text: FixedText<200>,
     /// When it got none first and last, in milliseconds since 1970.
-    since_ms: i64,
+    pub since_ms: i64,
     pub last_ms: i64,
 }
 
 impl LastError {
     pub fn set(&mut self, reason: &str) {
         self.last_ms = system_clock::wall_ms();
-        if self.is_clear() {
+        if self.text.is_clear() {
             self.since_ms = self.last_ms;
         }
         self.text.set(reason);
-    }
-
-    pub fn clear(&mut self) {
-        self.text.clear();
-    }
-
-    pub fn is_clear(&self) -> bool {
-        self.text.is_clear()
-    }
-
-    pub fn text(&self) -> Option<String> {
-        self.text.text()
-    }
-
-    pub fn since_ms(&self) -> Option<i64> {
-        (!self.is_clear()).then_some(self.since_ms)
     }
 }
 
@@ -107,7 +94,7 @@ impl Segments {
     /// Begins a tenancy in a ring, without demand, errors or counts of an earlier one.
     pub fn begin(&mut self, index: usize) {
         ring_state(index).begin(ring(index).position());
-        self.errors[index].clear();
+        self.errors[index].text.clear();
         self.turns[index].restart();
     }
 }
@@ -122,7 +109,6 @@ pub struct RingRow {
     pub is_attached: bool,
 }
 
-/// A ring in shared memory.
 #[derive(Clone, Copy)]
 pub struct SharedRing {
     pub ring: &'static Ring,
@@ -133,7 +119,7 @@ pub struct SharedRing {
 /// The rings that `is_wanted` selects under the segments lock, by their index and tenant, each with its error.
 pub fn rings(mut is_wanted: impl FnMut(&Segments, usize, &RingTenant) -> bool) -> Vec<(RingSnapshot, LastError)> {
     // Allocated before the lock is acquired.
-    let mut found = Vec::with_capacity(ring_states().len());
+    let mut found = Vec::with_capacity(settings::max_segments());
     SEGMENTS.exclusive(|segments| {
         let tenants = segments.table.tenants.iter().enumerate().filter_map(|(index, tenant)| Some((index, (*tenant)?)));
         let wanted = tenants.filter(|(index, tenant)| is_wanted(segments, *index, tenant));
@@ -154,7 +140,7 @@ pub fn install(key: TagKey, new: NewRange) {
     let index = attach_ring(RingRow { key, version, stride: range.stride, is_attached }).index;
     SEGMENTS.exclusive(|Segments { table, turns, errors, .. }| {
         if table.install(index, key, &new, &mut turns[index], system_clock::boot_us()) {
-            errors[index].clear();
+            errors[index].text.clear();
         }
     });
     let state = ring_state(index);
@@ -177,7 +163,7 @@ pub fn exhaust(index: usize, key: TagKey, version: i64) {
 
 /// Ends the ring of a tag that is gone. Sessions that draw from it look the tag up again.
 pub fn evict(index: usize, tenant: RingTenant) {
-    in_tenancy(index, tenant.handle, |segments| segments.table.evict(index));
+    in_tenancy(index, tenant.handle, |segments| segments.table.end(index));
 }
 
 /// Finds the ring of a row of this version, or begins its tenancy in one.
@@ -216,12 +202,8 @@ pub fn ring(index: usize) -> &'static Ring {
     &RINGS.require()[index]
 }
 
-pub fn ring_states() -> &'static [RingState] {
-    RING_STATES.require()
-}
-
 pub fn ring_state(index: usize) -> &'static RingState {
-    &ring_states()[index]
+    &RING_STATES.require()[index]
 }
 
 /// The demand for a ring, and its counters. In cache lines of its own, as the ring.
@@ -254,8 +236,7 @@ pub struct RingState {
 }
 
 /// What the last request for an attached segment has met.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
+#[derive(Clone, Copy)]
 pub enum CoordinatorState {
     /// There was no request yet.
     Unknown,
@@ -266,39 +247,20 @@ pub enum CoordinatorState {
     Failing,
 }
 
-impl CoordinatorState {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::Answering => "answering",
-            Self::Refusing => "refusing",
-            Self::Failing => "failing",
-        }
-    }
-}
+/// By the numbers of the states.
+pub const COORDINATOR_STATES: [&str; 4] = ["unknown", "answering", "refusing", "failing"];
 
 impl RingState {
-    pub fn set_coordinator(&self, state: CoordinatorState) {
-        self.coordinator.store(state as u8, Relaxed);
-    }
-
-    pub fn coordinator(&self) -> CoordinatorState {
-        use CoordinatorState::{Answering, Failing, Refusing, Unknown};
-        let stored = self.coordinator.load(Relaxed);
-        [Answering, Refusing, Failing].into_iter().find(|state| *state as u8 == stored).unwrap_or(Unknown)
-    }
-
     fn begin(&self, position: u64) {
-        self.demand.store(0, Relaxed);
-        self.rate.store(0, Relaxed);
+        for word in [&self.demand, &self.rate, &self.refill_us] {
+            word.store(0, Relaxed);
+        }
         self.coordinator.store(CoordinatorState::Unknown as u8, Relaxed);
         self.exhausted.store(false, Relaxed);
         self.dry_since_ms.store(0, Relaxed);
-        self.refill_us.store(0, Relaxed);
         self.reset(position);
     }
 
-    /// Sets the counters to zero.
     pub fn reset(&self, position: u64) {
         for counter in [&self.refills, &self.waits, &self.wait_us] {
             counter.store(0, Relaxed);

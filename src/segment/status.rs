@@ -3,9 +3,10 @@
 
 use super::fleet::servers::{self, SEGMENT_SERVER};
 use super::settled;
-use super::state::{CoordinatorState, LastError, RING_STATES, RINGS, RingState, SEGMENTS, ring, ring_state, rings};
-use super::store::{self, NearBound, SEGMENT};
-use super::{errors, port};
+use super::state::{COORDINATOR_STATES, CoordinatorState::Refusing};
+use super::state::{LastError, RING_STATES, RINGS, RingState, SEGMENTS, ring, ring_state, rings};
+use super::store::{self, SEGMENT};
+use super::{errors, refill};
 use crate::error::{Check, listed};
 use crate::pg::datum::{Composite, Text};
 use crate::pg::session::{self, database};
@@ -39,7 +40,7 @@ fn stat_get_segment() -> SetOfIterator<'static, Composite<12>> {
             of(&state.refill_us),
             of(&state.waits),
             of(&state.wait_us),
-            error.text().map(Text::from).into(),
+            error.text.text().map(Text::from).into(),
         ])
     }))
 }
@@ -52,7 +53,8 @@ fn stat_get_segment_supply() -> SetOfIterator<'static, Composite<3>> {
     let attached = states.filter(|(_, state)| state.is_attached.load(Relaxed));
     SetOfIterator::new(attached.map(|(creation, state)| {
         let rate = f64::from_bits(state.rate.load(Relaxed));
-        Composite([creation.into(), state.coordinator().name().into(), rate.into()])
+        let coordinator = COORDINATOR_STATES[usize::from(state.coordinator.load(Relaxed))];
+        Composite([creation.into(), coordinator.into(), rate.into()])
     }))
 }
 
@@ -68,7 +70,6 @@ fn visible_rings() -> Vec<(RingSnapshot, LastError)> {
     rings
 }
 
-/// Sets the counters to zero, in all databases.
 pub fn reset() {
     let (Some(states), Some(rings)) = (RING_STATES.get(), RINGS.get()) else {
         return;
@@ -77,7 +78,6 @@ pub fn reset() {
     SEGMENTS.exclusive(|segments| segments.table.displaced = 0);
 }
 
-/// What the checks read.
 pub static TABLES: [&ExtensionTable; 2] = [&SEGMENT, &SEGMENT_SERVER];
 
 pub fn checks() -> Vec<Check> {
@@ -107,8 +107,8 @@ const RECENT_MS: i64 = 300_000;
 /// How many rings are in use, and those that get no values.
 fn starving() -> (usize, Vec<Starving>) {
     let is_failing = |state: &RingState, error: &LastError| {
-        let is_refused = matches!(state.coordinator(), CoordinatorState::Refusing | CoordinatorState::Failing);
-        !error.is_clear() || state.is_attached.load(Relaxed) && is_refused
+        let has_values = state.coordinator.load(Relaxed) < Refusing as u8;
+        !error.text.is_clear() || state.is_attached.load(Relaxed) && !has_values
     };
     let dry_since_ms = |state: &RingState| Some(state.dry_since_ms.load(Relaxed)).filter(|since_ms| *since_ms > 0);
     let mut count = 0;
@@ -124,14 +124,18 @@ fn starving() -> (usize, Vec<Starving>) {
         let remaining = remaining.count;
         let is_dry = remaining == 0 && dry_since_ms.is_some_and(|since_ms| now_ms - since_ms >= DRY_MS);
         let is_attached = state.is_attached.load(Relaxed);
+        let (since_ms, last_ms) = match error.text.is_clear() {
+            true => (dry_since_ms.unwrap_or(now_ms), now_ms),
+            false => (error.since_ms, error.last_ms),
+        };
         (is_failing(state, &error) || is_dry).then(|| Starving {
             key: tenant.key,
             remaining,
             is_attached,
             rate: f64::from_bits(state.rate.load(Relaxed)),
-            reason: error.text().unwrap_or_else(|| errors::silence(is_attached).to_owned()),
-            since_ms: error.since_ms().or(dry_since_ms).unwrap_or(now_ms),
-            last_ms: error.since_ms().map_or(now_ms, |_| error.last_ms),
+            reason: error.text.text().unwrap_or_else(|| errors::silence(is_attached).to_owned()),
+            since_ms,
+            last_ms,
         })
     });
     (count, starving.collect())
@@ -146,7 +150,9 @@ fn values() -> Check {
         return Check::ok(NAME, format!("all segments in use get their values: {count}"));
     };
     // The reason can name servers, and contain what a trigger of a user says.
-    let reason = match is_visible(shown.key) {
+    let is_visible = session::reads_all_statistics()
+        || shown.key.database == database() && !store::visible_tags(vec![shown.key.creation]).is_empty();
+    let reason = match is_visible {
         true => shown.reason.as_str(),
         false => "its reason is in idgen.stat_segment, for roles that may draw from it.",
     };
@@ -166,12 +172,6 @@ fn values() -> Check {
     check.since_ms(since_ms).affects(listed(&names(&starving)))
 }
 
-/// The current user may see what the ring's segment reports.
-fn is_visible(key: TagKey) -> bool {
-    session::reads_all_statistics()
-        || key.database == session::database() && !store::visible_tags(vec![key.creation]).is_empty()
-}
-
 /// By the rate of draws, where it is measured.
 fn when_draws_fail(starving: &[Starving]) -> String {
     let left_ms =
@@ -184,7 +184,7 @@ fn when_draws_fail(starving: &[Starving]) -> String {
 
 fn action(reason: &str, is_attached: bool) -> &'static str {
     match reason {
-        port::BUSY => {
+        refill::BUSY => {
             "End the transaction: SELECT pid, virtualtransaction FROM pg_locks WHERE relation = 'idgen.segment'::regclass. \
              Without a pid it is a prepared one: see pg_prepared_xacts."
         }
@@ -198,7 +198,7 @@ fn action(reason: &str, is_attached: bool) -> &'static str {
 
 fn names(starving: &[Starving]) -> Vec<String> {
     let (here, elsewhere): (Vec<_>, Vec<_>) =
-        starving.iter().map(|ring| ring.key).partition(|key| key.database == session::database());
+        starving.iter().map(|ring| ring.key).partition(|key| key.database == database());
     let mut names = store::visible_tags(here.iter().map(|key| key.creation).collect());
     let databases = elsewhere.iter().map(|key| key.database).collect::<BTreeSet<_>>();
     names.extend(databases.into_iter().map(|database| format!("segments of database {database}")));
@@ -209,18 +209,18 @@ fn names(starving: &[Starving]) -> Vec<String> {
 fn bounds() -> Check {
     const NAME: &str = "segment bounds";
     let near = store::near_bounds();
-    let Some(first) = near.first() else {
+    let Some((tag, creation, upper_bound, in_row)) = near.first() else {
         return Check::ok(NAME, "no segment is near its upper bound");
     };
-    let check = match first.left + in_memory(first.creation) {
-        0 => Check::raising(NAME, errors::exhausted(&first.tag, first.upper_bound)),
+    let check = match *in_row as u64 + in_memory(*creation) {
+        0 => Check::raising(NAME, errors::exhausted(tag, *upper_bound)),
         left => Check::warning(
             NAME,
-            format!("segment \"{}\" has {left} values left up to its upper bound {}", first.tag, first.upper_bound),
+            format!("segment \"{tag}\" has {left} values left up to its upper bound {upper_bound}"),
             "Change an int column to bigint, then raise the bound with segment_alter(tag, upper_bound => ...).",
         ),
     };
-    check.affects(listed(&near.into_iter().map(|NearBound { tag, .. }| tag).collect::<Vec<_>>()))
+    check.affects(listed(&near.into_iter().map(|(tag, ..)| tag).collect::<Vec<_>>()))
 }
 
 /// Fails if this coordinator grants no values of a segment, because it does not know yet what a lost history has granted.
@@ -241,14 +241,13 @@ fn servers() -> Check {
     .affects(listed(&withheld.iter().map(|(tag, _)| tag.clone()).collect::<Vec<_>>()))
 }
 
-/// The values of a segment that are in its ring.
 fn in_memory(creation: i64) -> u64 {
     if !shmem::is_preloaded() {
         return 0;
     }
-    let key = TagKey { database: session::database(), creation };
     SEGMENTS.exclusive(|segments| {
-        segments.table.find(key).map_or(0, |(index, tenant)| ring(index).remaining(tenant.handle).count)
+        let found = segments.table.find(TagKey { database: database(), creation });
+        found.map_or(0, |(index, tenant)| ring(index).remaining(tenant.handle).count)
     })
 }
 

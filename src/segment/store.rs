@@ -1,11 +1,9 @@
 //! The table `idgen.segment`: every query on its rows.
 
 use super::errors;
-use super::fleet::errors as fleet_errors;
 use crate::args::{self, AclTable};
-use crate::pg::datum::Text;
 use crate::pg::session::{Replaced, database};
-use crate::pg::spi::{ExtensionTable, Query, optional, role_name, text, user, value};
+use crate::pg::spi::{ExtensionTable, Query, micros, optional, optional_text, role_name, text, user, value};
 use crate::pg::xact;
 use idgen_core::segment::TagKey;
 use idgen_core::segment::fleet::rows::Privilege;
@@ -16,7 +14,6 @@ use pgrx::spi::SpiHeapTupleData;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
 
-/// One row for each tag.
 pub static SEGMENT: ExtensionTable = ExtensionTable::new(c"segment");
 
 /// The grantees may draw.
@@ -39,18 +36,11 @@ pub struct FoundTag {
 
 /// The columns that [`found`] and [`stored`] read.
 fn columns() -> String {
-    let [target_us, reserve_us] = ["target_duration", "reserve"].map(micros);
     format!(
-        "creation, version, max_id, stride, residue, upper_bound, created_in, changed_in, step, min_step, max_step, \
-         {target_us}, server, {reserve_us}, source, history, received, tag"
-    )
-}
-
-/// A duration in microseconds. One beyond a bigint is shortened to the longest one.
-fn micros(interval: &str) -> String {
-    format!(
-        "CASE WHEN {interval} IS NOT NULL THEN LEAST(pg_catalog.extract('epoch', {interval}) OPERATOR(pg_catalog.*) 1000000, \
-                                                     9223372036854775807)::bigint END"
+        "creation, version, max_id, stride, residue, upper_bound, created_in, changed_in, step, min_step, max_step, {}, \
+         server, CASE WHEN reserve IS NOT NULL THEN {} END, source, history, received, tag",
+        micros("target_duration"),
+        micros("reserve")
     )
 }
 
@@ -64,29 +54,21 @@ static FIND: [Query; 2] =
     [Query::new(&SEGMENT, || by_tag("drawers", "")), Query::new(&SEGMENT, || by_tag("servers", ""))];
 
 /// As [`FIND`].
-static LOCK_TO_ALTER: [Query; 2] = [
-    Query::new(&SEGMENT, || by_tag_to_lock("drawers", Privilege::Alter)),
-    Query::new(&SEGMENT, || by_tag_to_lock("servers", Privilege::Alter)),
-];
-static LOCK_TO_SERVE: [Query; 2] = [
-    Query::new(&SEGMENT, || by_tag_to_lock("drawers", Privilege::Serve)),
-    Query::new(&SEGMENT, || by_tag_to_lock("servers", Privilege::Serve)),
-];
+static LOCK_BY_TAG: [Query; 2] =
+    [Query::new(&SEGMENT, || by_tag_to_lock("drawers")), Query::new(&SEGMENT, || by_tag_to_lock("servers"))];
 
-fn by_tag_to_lock(servers: &str, privilege: Privilege) -> String {
-    let may = match privilege {
-        Privilege::Alter => "pg_catalog.pg_has_role($2, owner::pg_catalog.oid, 'USAGE')".to_owned(),
-        Privilege::Serve => args::owns_or_has("$2", servers),
-    };
-    by_tag(servers, &format!("AND {may} {FOR_CHANGES}"))
+/// With the privilege to serve if $3 is true, otherwise to alter.
+fn by_tag_to_lock(servers: &str) -> String {
+    let may_serve = args::owns_or_has("$2", servers);
+    by_tag(servers, &format!("AND CASE WHEN $3 THEN {may_serve} ELSE {IS_OWNER} END {FOR_CHANGES}"))
 }
 
+const IS_OWNER: &str = "pg_catalog.pg_has_role($2, owner::pg_catalog.oid, 'USAGE')";
 const FOR_CHANGES: &str = "FOR NO KEY UPDATE";
 
 fn by_tag(servers: &str, locking: &str) -> String {
     format!(
-        "SELECT {}, {}, {}, pg_catalog.pg_has_role($2, owner::pg_catalog.oid, 'USAGE') \
-         FROM idgen.segment WHERE tag OPERATOR(pg_catalog.=) $1 {locking}",
+        "SELECT {}, {}, {}, {IS_OWNER} FROM idgen.segment WHERE tag OPERATOR(pg_catalog.=) $1 {locking}",
         columns(),
         args::owns_or_has("$2", "drawers"),
         args::owns_or_has("$2", servers)
@@ -104,19 +86,15 @@ pub fn find(tag: &str) -> Option<FoundTag> {
 /// is no such tag.
 pub fn find_and_lock(tag: &str, privilege: Privilege) -> TagRow {
     SEGMENT.refuse_during_recovery();
-    let queries = match privilege {
-        Privilege::Alter => &LOCK_TO_ALTER,
-        Privilege::Serve => &LOCK_TO_SERVE,
-    };
+    let args = [tag.into(), user().into(), (privilege == Privilege::Serve).into()];
     loop {
-        let locked = queries[usize::from(has_servers())].write_losable(&[tag.into(), user().into()], stored).pop();
-        if let Some(row) = locked {
+        if let Some(row) = LOCK_BY_TAG[usize::from(has_servers())].write_losable(&args, stored).pop() {
             return row;
         }
         let found = find(tag).unwrap_or_else(|| errors::unknown(tag).raise());
         match privilege {
             Privilege::Alter if !found.may_alter => errors::not_owner(tag).raise(),
-            Privilege::Serve if !found.may_serve => fleet_errors::may_not_serve(tag, &role_name(user())).raise(),
+            Privilege::Serve if !found.may_serve => errors::may_not_serve(tag, &role_name(user())).raise(),
             // It was dropped during the wait, and created again.
             _ => {}
         }
@@ -133,15 +111,9 @@ fn found(row: &SpiHeapTupleData) -> FoundTag {
     }
 }
 
-/// True for the id of the running transaction.
 fn is_own(transaction: i64) -> bool {
     // Rows from a dump may have 0.
     xact::id_if_any() == Some(transaction)
-}
-
-fn link(row: &SpiHeapTupleData) -> Link {
-    let [source, history] = [15, 16].map(|column| optional::<Text>(row, column).map(String::from));
-    Link { server: optional(row, 13), reserve_us: optional(row, 14), source, history, received: optional(row, 17) }
 }
 
 fn stored(row: &SpiHeapTupleData) -> TagRow {
@@ -150,8 +122,23 @@ fn stored(row: &SpiHeapTupleData) -> TagRow {
         tag: text(row, 18),
         version: value(row, 2),
         created_here: is_own(value(row, 7)),
-        definition: definition(row),
-        link: link(row),
+        definition: TagDefinition {
+            max_id: value(row, 3),
+            step: value(row, 9),
+            min_step: value(row, 10),
+            max_step: value(row, 11),
+            target_us: value(row, 12),
+            stride: value(row, 4),
+            residue: value(row, 5),
+            upper_bound: value(row, 6),
+        },
+        link: Link {
+            server: optional(row, 13),
+            reserve_us: optional(row, 14),
+            source: optional_text(row, 15),
+            history: optional_text(row, 16),
+            received: optional(row, 17),
+        },
     }
 }
 
@@ -164,13 +151,11 @@ fn by_creation_to_lock(waiting: &str) -> String {
 
 static EXISTS: Query = SEGMENT.query("SELECT FROM idgen.segment WHERE creation OPERATOR(pg_catalog.=) $1");
 
-/// Locks a row, and waits for another transaction that has locked it.
 pub fn await_lock(creation: i64) -> Option<TagRow> {
     SEGMENT.refuse_during_recovery();
     LOCK.write_losable(&[creation.into()], stored).pop()
 }
 
-/// Locks a row, if no other transaction has locked it.
 pub fn lock(creation: i64) -> Result<TagRow, NotLocked> {
     if SEGMENT.find().is_none() {
         return Err(NotLocked::Gone);
@@ -209,15 +194,6 @@ pub fn visible_tags(creations: Vec<i64>) -> Vec<String> {
     TAGS.read_latest(&[user().into(), creations.into()], |row| text(row, 1))
 }
 
-/// A segment with at most a tenth of its values left.
-pub struct NearBound {
-    pub tag: String,
-    pub creation: i64,
-    pub upper_bound: i64,
-    /// Values that no refill has taken yet.
-    pub left: u64,
-}
-
 static NEAR_BOUNDS: Query = Query::new(&SEGMENT, || {
     // The values of an attached segment are the coordinator's.
     format!(
@@ -229,34 +205,21 @@ static NEAR_BOUNDS: Query = Query::new(&SEGMENT, || {
     )
 });
 
-/// Those of this database that the current user may see, the one with fewest values first.
-pub fn near_bounds() -> Vec<NearBound> {
-    let read = |row: &SpiHeapTupleData| NearBound {
-        tag: text(row, 1),
-        creation: value(row, 2),
-        upper_bound: value(row, 3),
-        left: value::<i64>(row, 4) as u64,
-    };
-    NEAR_BOUNDS.read_latest(&[user().into()], read)
+/// The segments of this database with at most a tenth of their values left that the current user may see, the one with fewest
+/// values first: tag, creation number, upper bound, and how many values no refill has taken yet.
+pub fn near_bounds() -> Vec<(String, i64, i64, i64)> {
+    NEAR_BOUNDS.read_latest(&[user().into()], |row| (text(row, 1), value(row, 2), value(row, 3), value(row, 4)))
 }
 
 static RAISE: Query = SEGMENT.query(
-    "UPDATE idgen.segment SET max_id = GREATEST(max_id, $2), step = COALESCE($3, step) \
+    "UPDATE idgen.segment SET max_id = GREATEST(max_id, $2), step = COALESCE($3, step), history = COALESCE($4, history) \
      WHERE creation OPERATOR(pg_catalog.=) $1",
 );
 
-/// Raises `max_id` of a row, by a refill or for draws from an uncommitted tag. The trigger announces no change then.
-pub fn raise_max_id(creation: i64, max_id: i64, step: Option<i64>) {
-    as_allocation(|| SEGMENT.write(&RAISE, &[creation.into(), max_id.into(), step.into()]));
-}
-
-static SHARE: Query = SEGMENT.query(
-    "UPDATE idgen.segment SET max_id = GREATEST(max_id, $2), history = $3 WHERE creation OPERATOR(pg_catalog.=) $1",
-);
-
-/// As [`raise_max_id`], of a tag that servers are attached to.
-pub fn share(creation: i64, max_id: i64, history: Option<&str>) {
-    as_allocation(|| SEGMENT.write(&SHARE, &[creation.into(), max_id.into(), history.into()]));
+/// Raises `max_id` of a row: by a refill, for draws from an uncommitted tag, or for attached servers, under this history. The
+/// trigger announces no change then.
+pub fn raise(creation: i64, max_id: i64, step: Option<i64>, history: Option<&str>) {
+    as_allocation(|| SEGMENT.write(&RAISE, &[creation.into(), max_id.into(), step.into(), history.into()]));
 }
 
 static ATTACHED: Query = Query::new(&SEGMENT, || {
@@ -299,12 +262,11 @@ static LINK: Query = SEGMENT.query(
 
 /// Writes the row of a tag that was attached or detached, which is locked. The reserve is the caller's.
 pub fn link_to(row: &TagRow, reserve: Option<Interval>) {
-    let TagRow { key, definition: TagDefinition { min_step, max_step, upper_bound, .. }, link, .. } = row;
+    let TagRow { key, definition, link, .. } = row;
     let (server, source, received) = (link.server.into(), link.source.as_deref().into(), link.received.into());
-    let limits = [min_step, max_step, upper_bound].map(|limit| (*limit).into());
-    let mut args = vec![key.creation.into(), server, reserve.into(), source, received];
-    args.extend(limits);
-    SEGMENT.write(&LINK, &args);
+    let TagDefinition { min_step, max_step, upper_bound, .. } = *definition;
+    let [least, most, bound] = [min_step, max_step, upper_bound].map(Into::into);
+    SEGMENT.write(&LINK, &[key.creation.into(), server, reserve.into(), source, received, least, most, bound]);
 }
 
 /// The trigger announces no change of `max_id` then. Also an error ends that: the session may go on, and write other rows.
@@ -314,10 +276,8 @@ pub fn as_allocation<R>(write: impl FnOnce() -> R) -> R {
     write()
 }
 
-/// True in [`as_allocation`].
 pub static IS_ALLOCATION: AtomicBool = AtomicBool::new(false);
 
-/// The columns that a definition sets.
 const SETTINGS: &str = "max_id, step, min_step, max_step, target_duration, stride, residue, upper_bound";
 
 static INSERT: Query = Query::new(&SEGMENT, || {
@@ -363,17 +323,4 @@ static DELETE: Query = SEGMENT.query("DELETE FROM idgen.segment WHERE tag OPERAT
 
 pub fn delete(tag: &str) {
     SEGMENT.write(&DELETE, &[tag.into()]);
-}
-
-fn definition(row: &SpiHeapTupleData) -> TagDefinition {
-    TagDefinition {
-        max_id: value(row, 3),
-        step: value(row, 9),
-        min_step: value(row, 10),
-        max_step: value(row, 11),
-        target_us: value(row, 12),
-        stride: value(row, 4),
-        residue: value(row, 5),
-        upper_bound: value(row, 6),
-    }
 }

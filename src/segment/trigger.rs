@@ -4,7 +4,7 @@
 //! transaction commits without this process: a running statement then draws on from the ring, and the next statement
 //! that a session sends looks the tag up.
 
-use super::fleet::{errors as fleet_errors, servers};
+use super::fleet::servers;
 use super::state::{SEGMENTS, ring_state};
 use super::{define, errors, store, workers};
 use crate::pg::datum::Text;
@@ -20,9 +20,8 @@ use pgrx::prelude::*;
 use std::sync::Once;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Runs before each row is written. A new row gets a random creation number. A row that changes keeps it. A lower
-/// `max_id` raises 22023. A change of owner or grants keeps the version, so that the
-/// ring keeps its values.
+/// Runs before each row is written. A new row gets a random creation number, which changes keep. A lower `max_id` raises 22023.
+/// A change of owner or grants keeps the version, so that the ring keeps its values.
 #[pg_extern(sql = false)]
 fn segment_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<TriggerRow, TryFromDatumError> {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
@@ -68,7 +67,7 @@ fn link_inserted(new: &mut Tuple) -> Result<(), TryFromDatumError> {
     // The owner of the database may insert rows. That alone must not give it values of the coordinator.
     let may_attach = !is_attached || define::may_attach(spi::user());
     if !may_attach {
-        fleet_errors::not_restored(&tag).warn();
+        errors::not_restored(&tag).warn();
         new.set_by_name("reserve", None::<Interval>)?;
         new.set_by_name("upper_bound", number(new, "max_id")?)?;
         new.set_by_name("source", Text::from(String::new()))?;
@@ -135,7 +134,6 @@ struct Change {
 
 static CHANGES: SubxactList<Change> = SubxactList::new(drop);
 
-/// Ends the ring of the old row when the transaction commits.
 fn end_ring_at_commit(change: Change) {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {

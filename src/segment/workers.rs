@@ -3,12 +3,13 @@
 //! coordinator. A session starts them on demand.
 
 use super::errors;
-use super::state::{SEGMENTS, Segments, in_tenancy, ring_state, ring_states};
+use super::state::{SEGMENTS, Segments, in_tenancy, ring_state};
 use crate::pg::bgworker::{self, Worker};
 use crate::pg::ereport::{self, Report};
 use crate::pg::{latch, session, system_clock, xact};
+use crate::settings;
 use crate::shmem;
-use idgen_core::segment::refillers::{Call, Duty, Refillers};
+use idgen_core::segment::refillers::{Call, Duty};
 use idgen_core::segment::{RingHandle, RingTenant};
 use parking_lot::Mutex;
 use pgrx::bgworkers::BackgroundWorker;
@@ -32,35 +33,22 @@ pub fn prefetch(index: usize) {
     if !state.is_attached.load(Relaxed) {
         state.demand.fetch_max(1, Relaxed);
     }
-    if summon_for(duty_of(index)).is_err() {
-        keep_missing(index);
-    }
+    let _ = summon(index, false);
 }
 
-/// Wakes the worker that serves a ring of this database, or starts one. Call it after storing the demand, and again while there
-/// is none: after a failure, the next start has to wait.
-pub fn summon(index: usize) -> Result<(), Report> {
-    summon_by(duty_of(index), Refillers::call).inspect_err(|_| keep_missing(index))
-}
-
-/// For the view and the check of segments: no worker could be started for this ring.
-fn keep_missing(index: usize) {
-    SEGMENTS.exclusive(|segments| segments.errors[index].set(errors::NO_WORKER));
-}
-
-fn duty_of(index: usize) -> Duty {
+/// Wakes the worker that serves a ring of this database, or starts one. Call it after storing the demand. A caller that asks
+/// again while there is none may have to wait for the next start after a failure. The view and the check of segments
+/// show that no worker could be started.
+pub fn summon(index: usize, asks_again: bool) -> Result<(), Report> {
     let is_attached = ring_state(index).is_attached.load(Relaxed);
-    Duty { database: session::database(), is_attached }
+    let summoned = summon_worker(Duty { database: session::database(), is_attached }, asks_again);
+    summoned.inspect_err(|_| SEGMENTS.exclusive(|segments| segments.errors[index].set(errors::NO_WORKER)))
 }
 
-/// Wakes the worker of a duty, or starts one, also after a failure. For callers that do not ask again.
-pub fn summon_for(duty: Duty) -> Result<(), Report> {
-    summon_by(duty, Refillers::call_once)
-}
-
-fn summon_by(duty: Duty, call: fn(&mut Refillers<'static>, Duty, i64) -> Call) -> Result<(), Report> {
-    let call = SEGMENTS.exclusive(|segments| call(&mut segments.refillers, duty, system_clock::boot_us()));
-    match call {
+/// Wakes the worker of a duty, or starts one.
+pub fn summon_worker(duty: Duty, asks_again: bool) -> Result<(), Report> {
+    let call = |segments: &mut Segments| segments.refillers.call(duty, asks_again, system_clock::boot_us());
+    match SEGMENTS.exclusive(call) {
         // SAFETY: the worker has stored the address.
         Call::Wake { latch } => unsafe { latch::set_at(latch) },
         Call::Start => {
@@ -82,27 +70,44 @@ pub fn announce_links(database: u32) {
         segments.link_changes += 1;
         segments.refillers.latch_of(Duty { database, is_attached: true })
     });
-    if let Some(latch) = latch {
-        // SAFETY: the worker has stored the address.
-        unsafe { latch::set_at(latch) }
-    }
+    // SAFETY: the worker has stored the address.
+    latch.into_iter().for_each(|latch| unsafe { latch::set_at(latch) });
 }
 
-/// How often [`announce_links`] was called.
 pub fn link_changes() -> u64 {
     SEGMENTS.exclusive(|segments| segments.link_changes)
 }
 
-/// Takes the demand for a ring. `None` if the ring has become another tag's: then the demand is for that tag.
+/// The demand that this process has taken and not served yet, and its ring.
+static TAKEN: Mutex<Option<(usize, u64)>> = Mutex::new(None);
+
+/// This process has taken demand.
+static HAS_SERVED: AtomicBool = AtomicBool::new(false);
+
+/// Takes the demand for a ring, until it is restored or forgotten. `None` if the ring has become another tag's: then the demand
+/// is for that tag.
 pub fn take_demand(index: usize, handle: RingHandle) -> Option<u64> {
     // A tenancy begins under this lock, without demand.
-    in_tenancy(index, handle, |_| ring_state(index).demand.swap(0, Relaxed))
+    let demand = in_tenancy(index, handle, |_| ring_state(index).demand.swap(0, Relaxed))?;
+    *TAKEN.lock() = Some((index, demand));
+    HAS_SERVED.store(true, Relaxed);
+    Some(demand)
 }
 
-/// The rings of a duty with demand.
+/// Restores the demand that was taken: the refill brings nothing, or the worker exits.
+pub fn restore_demand() {
+    if let Some((index, demand)) = TAKEN.lock().take() {
+        ring_state(index).demand.fetch_max(demand, Relaxed);
+    }
+}
+
+pub fn forget_demand() {
+    *TAKEN.lock() = None;
+}
+
 pub fn wanted(duty: Duty) -> Vec<(usize, RingTenant)> {
     // Allocated before the lock is acquired.
-    let mut found = Vec::with_capacity(ring_states().len());
+    let mut found = Vec::with_capacity(settings::max_segments());
     SEGMENTS.exclusive(|segments| found.extend(with_demand(segments, duty)));
     found
 }
@@ -113,7 +118,6 @@ fn with_demand(segments: &Segments, duty: Duty) -> impl Iterator<Item = (usize, 
     tenants.filter(move |(index, tenant)| serves(duty, *index, tenant) && ring_state(*index).demand.load(Relaxed) > 0)
 }
 
-/// True for a ring of the duty.
 pub fn serves(duty: Duty, index: usize, tenant: &RingTenant) -> bool {
     tenant.key.database == duty.database && ring_state(index).is_attached.load(Relaxed) == duty.is_attached
 }
@@ -169,7 +173,8 @@ pub fn begin(argument: pg_sys::Datum, is_attached: bool) -> Option<Duty> {
 /// of rings with an error.
 pub fn end(duty: Duty, failing: bool) -> bool {
     SEGMENTS.exclusive(|segments| {
-        let has_demand = with_demand(segments, duty).any(|(index, _)| !failing || segments.errors[index].is_clear());
+        let has_demand =
+            with_demand(segments, duty).any(|(index, _)| !failing || segments.errors[index].text.is_clear());
         segments.refillers.end(duty, latch::address(), has_demand)
     })
 }
@@ -187,55 +192,30 @@ fn before_exit(_code: i32) {
     });
     let reason = ereport::fatal();
     for (index, tenant) in wanted(duty) {
-        if let Some(reason) = &reason {
-            keep_end(index, tenant, reason);
-        }
+        in_tenancy(index, tenant.handle, |segments| {
+            let error = &mut segments.errors[index];
+            // Unless the ring has a reason that this process has found in a refill.
+            if let Some(reason) = &reason
+                && (error.text.is_clear() || !HAS_SERVED.load(Relaxed))
+            {
+                error.set(reason);
+            }
+        });
         ring_state(index).refilled.broadcast();
-    }
-}
-
-/// The refill that is running: its ring, and how many values are wanted.
-static RUNNING: Mutex<Option<(usize, u64)>> = Mutex::new(None);
-
-/// A refill has begun in this process.
-static HAS_SERVED: AtomicBool = AtomicBool::new(false);
-
-/// Works for a ring. If the process exits before the end, the demand is restored.
-pub fn while_running<R>(index: usize, demand: u64, work: impl FnOnce() -> R) -> R {
-    *RUNNING.lock() = Some((index, demand));
-    HAS_SERVED.store(true, Relaxed);
-    let result = work();
-    *RUNNING.lock() = None;
-    result
-}
-
-/// Restores the demand of the refill that is running: it brings nothing, or the worker exits.
-pub fn restore_demand() {
-    if let Some((index, demand)) = RUNNING.lock().take() {
-        ring_state(index).demand.fetch_max(demand, Relaxed);
     }
 }
 
 /// Keeps the error for waiters and the view, and restores the demand. True for the first error in a row. Does nothing if
 /// the ring has become another tag's.
-pub fn keep_error(index: usize, tenant: RingTenant, demand: u64, reason: &str) -> bool {
+pub fn keep_error(index: usize, tenant: RingTenant, reason: &str) -> bool {
     let is_new = in_tenancy(index, tenant.handle, |segments| {
         let error = &mut segments.errors[index];
-        let is_new = error.is_clear();
+        let is_new = error.text.is_clear();
         error.set(reason);
-        ring_state(index).demand.fetch_max(demand, Relaxed);
+        restore_demand();
         is_new
     });
     is_new.unwrap_or_default()
-}
-
-/// Keeps why the worker ends, unless the ring has a reason that this process has found in a refill.
-fn keep_end(index: usize, tenant: RingTenant, reason: &str) {
-    in_tenancy(index, tenant.handle, |segments| {
-        if segments.errors[index].is_clear() || !HAS_SERVED.load(Relaxed) {
-            segments.errors[index].set(reason);
-        }
-    });
 }
 
 /// A cancel has arrived. One that arrives during the commit leaves open whether a synchronous standby has the commit.

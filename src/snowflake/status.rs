@@ -52,7 +52,6 @@ fn tenants() -> Vec<(usize, GeneratorTenant, Option<u64>)> {
     found
 }
 
-/// Sets the counters to zero.
 pub fn reset() {
     flush();
     COUNTERS.get().into_iter().flat_map(|counters| counters.iter()).for_each(GeneratorCounters::reset);

@@ -7,7 +7,7 @@
 //! more. The supply launcher starts the worker of each database once, after the server has started or was promoted. So
 //! an attached server reports to its coordinator, although no session draws.
 
-use super::port::Port;
+use super::refill::{self, Port};
 use super::state::{CoordinatorState, SEGMENTS, evict, exhaust, in_tenancy, ring_state, rings};
 use super::{store, workers};
 use crate::pg::bgworker::{self, Worker};
@@ -28,7 +28,6 @@ use requests::Supply;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-pub mod errors;
 mod requests;
 pub mod servers;
 
@@ -40,7 +39,6 @@ const OBSERVE_EVERY: Duration = Duration::from_secs(1);
 /// After the rows could not be read.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// The main function of the worker.
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn idgen_supply(argument: pg_sys::Datum) {
@@ -56,7 +54,7 @@ pub extern "C-unwind" fn idgen_supply(argument: pg_sys::Datum) {
 struct SupplyWorker {
     duty: Duty,
     port: Port<Supply>,
-    supplier: Supplier<String>,
+    supplier: Supplier,
 }
 
 impl SupplyWorker {
@@ -98,7 +96,7 @@ impl SupplyWorker {
         let rows = match workers::in_transaction(store::attached) {
             Ok(rows) => rows,
             Err(reason) => {
-                let is_new = |ring: &RingSnapshot| workers::keep_error(ring.index, ring.tenant, 0, &reason);
+                let is_new = |ring: &RingSnapshot| workers::keep_error(ring.index, ring.tenant, &reason);
                 // Each ring has its error before the first one is logged.
                 if rings.iter().filter(|ring| is_new(ring)).count() > 0 {
                     log!("could not read the attached segments: {reason}");
@@ -122,7 +120,7 @@ impl SupplyWorker {
                 ring_state(ring.index).rate.store(rate.to_bits(), Relaxed);
             }
             if let Some(reason) = &self.supplier.requests.failure {
-                workers::keep_error(ring.index, ring.tenant, 0, reason);
+                workers::keep_error(ring.index, ring.tenant, reason);
             }
         }
     }
@@ -143,16 +141,16 @@ impl SupplyWorker {
     /// Makes one request. A request for values wakes the sessions that wait for them.
     fn serve(&mut self, due: Due) {
         let was_failing = self.supplier.requests.failure.is_some();
-        let (demand, answer) = match due.ring.filter(|_| matches!(due.need, Need::Demand | Need::LowWater)) {
+        let ring = due.ring.filter(|_| matches!(due.need, Need::Demand | Need::LowWater));
+        let answer = match ring {
+            Some(ring) if workers::take_demand(ring.index, ring.tenant.handle).is_none() => return,
             Some(ring) => {
-                let Some(demand) = workers::take_demand(ring.index, ring.tenant.handle) else { return };
-                let fetch = || self.supplier.fetch(&mut self.port, due.creation, &ring);
-                let answer = workers::while_running(ring.index, demand, fetch);
-                // One that has failed: its calls join another one.
+                let answer = self.supplier.fetch(&mut self.port, due.creation, &ring);
+                // A turn that has failed: its calls join another one.
                 SEGMENTS.exclusive(|segments| segments.turns[ring.index].give_up());
-                (Some(demand), answer)
+                answer
             }
-            None => (None, self.supplier.tell(&mut self.port, &due)),
+            None => self.supplier.tell(&mut self.port, &due),
         };
         match &self.supplier.requests.failure {
             Some(reason) if !was_failing => log!("could not fetch values of attached segments: {reason}"),
@@ -160,22 +158,23 @@ impl SupplyWorker {
             _ => {}
         }
         if let Some(is_news) = self.supplier.conclude(&mut self.port, &due, &answer) {
-            self.show(due, demand.unwrap_or_default(), answer, is_news);
+            self.show(due, answer, is_news);
         }
-        if let Some(ring) = due.ring.filter(|_| demand.is_some()) {
-            ring_state(ring.index).refilled.broadcast();
-        }
+        workers::forget_demand();
+        ring.into_iter().for_each(|ring| ring_state(ring.index).refilled.broadcast());
     }
 
     /// Shows the outcome of a request in the ring.
-    fn show(&self, Due { creation, ring, .. }: Due, demand: u64, answer: Answer<(), String>, is_news: bool) {
-        let show = |state| ring.into_iter().for_each(|ring| ring_state(ring.index).set_coordinator(state));
-        let keep = |demand, reason: &str| ring.map(|ring| workers::keep_error(ring.index, ring.tenant, demand, reason));
-        let (demand, reason) = match answer {
+    fn show(&self, Due { creation, ring, .. }: Due, answer: Answer<()>, is_news: bool) {
+        let show = |state: CoordinatorState| {
+            ring.into_iter().for_each(|ring| ring_state(ring.index).coordinator.store(state as u8, Relaxed));
+        };
+        let keep = |reason: &str| ring.map(|ring| workers::keep_error(ring.index, ring.tenant, reason));
+        let reason = match answer {
             Ok(()) if is_news => {
                 show(CoordinatorState::Answering);
                 let clear = |RingSnapshot { index, tenant, .. }: RingSnapshot| {
-                    in_tenancy(index, tenant.handle, |segments| segments.errors[index].clear())
+                    in_tenancy(index, tenant.handle, |segments| segments.errors[index].text.clear())
                 };
                 ring.map(clear);
                 return;
@@ -184,20 +183,21 @@ impl SupplyWorker {
             Err(Failure::Coordinator(reason)) => {
                 show(CoordinatorState::Failing);
                 // `serve` logs it.
-                keep(demand, &reason);
+                keep(&reason);
                 return;
             }
             Err(Failure::Gone) => return show(CoordinatorState::Refusing),
             Err(Failure::Exhausted(reason)) => {
                 ring.into_iter().for_each(|ring| exhaust(ring.index, ring.tenant.key, ring.tenant.version));
                 // The sessions that wait find out, and so the demand ends.
-                (0, reason)
+                workers::forget_demand();
+                reason
             }
-            Err(Failure::Tag(reason)) => (demand, reason),
+            Err(Failure::Tag(missing)) => refill::text(missing),
         };
         // The coordinator has refused the request because of the tag.
         show(CoordinatorState::Refusing);
-        if keep(demand, &reason).unwrap_or(is_news) {
+        if keep(&reason).unwrap_or(is_news) {
             let tag = self.supplier.tag(creation).unwrap_or_default();
             log!("could not fetch values of segment \"{tag}\": {reason}");
         }
@@ -269,7 +269,7 @@ pub extern "C-unwind" fn idgen_supply_launcher(_argument: pg_sys::Datum) {
     bgworker::connect(0);
     for database in shared_objects::databases_in_use() {
         let began = Instant::now();
-        while workers::summon_for(Duty { database, is_attached: true }).is_err() {
+        while workers::summon_worker(Duty { database, is_attached: true }, false).is_err() {
             if began.elapsed() >= PATIENCE {
                 log!("could not start all supply workers: raise max_worker_processes");
                 return;

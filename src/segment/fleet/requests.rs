@@ -4,11 +4,11 @@
 use crate::coordinator::{COORDINATOR_WAIT, Client, Coordinator, name_of_this_server, unconfirmed};
 use crate::pg::libpq::{Error, Timeout};
 use crate::pg::{session, system_clock};
-use crate::segment::port::Port;
-use idgen_core::segment::ValueRun;
+use crate::segment::refill::Port;
 use idgen_core::segment::fleet::rows::Server;
 use idgen_core::segment::supply::requests::{Answer, Asking, Failure};
 use idgen_core::segment::tag::Origin;
+use idgen_core::segment::{NoValues, ValueRun};
 use std::time::{Duration, Instant};
 
 /// One call may take less time than sessions wait by default, so that the next address has a chance. SIGTERM ends the
@@ -19,7 +19,6 @@ const TIMEOUT: Timeout =
 /// A connection that has answered within this time is used without a probe. Each request may be repeated.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The supply worker's way to the coordinator.
 pub struct Supply {
     pub client: Client,
     /// That of the running request.
@@ -71,7 +70,7 @@ impl Asking for Port<Supply> {
         self.0.client.link.failed(Instant::now(), pause)
     }
 
-    fn ask(&mut self, tag: &str, server: Server, count: u64) -> Answer<(Origin, Result<ValueRun, String>), String> {
+    fn ask(&mut self, tag: &str, server: Server, count: u64) -> Answer<(Origin, Result<ValueRun, String>)> {
         let Supply { connection, name, .. } = &mut self.0;
         let coordinator = connection.as_mut().expect(OPENED);
         let sql = format!(
@@ -93,7 +92,7 @@ impl Asking for Port<Supply> {
         Ok((origin, range))
     }
 
-    fn ask_to_leave(&mut self, tag: &str, server: Server) -> Answer<(), String> {
+    fn ask_to_leave(&mut self, tag: &str, server: Server) -> Answer<()> {
         let coordinator = self.0.connection();
         let schema = &coordinator.schema;
         let sql = format!("SELECT {schema}.segment_leave($1, $2::pg_catalog.int8, $3::pg_catalog.int8)");
@@ -105,7 +104,7 @@ impl Asking for Port<Supply> {
     }
 
     /// A failure concerns no tag.
-    fn confirm(&mut self) -> Answer<(), String> {
+    fn confirm(&mut self) -> Answer<()> {
         let coordinator = self.0.connection();
         let sql = format!("SELECT {}.segment_confirm()", coordinator.schema);
         let confirmed = coordinator.query(sql, &[]).map(drop);
@@ -119,12 +118,12 @@ const UNKNOWN: &str = "42704";
 const EXHAUSTED: &str = "2200H";
 
 /// What the coordinator answers concerns the tag that it was asked for.
-impl From<Error> for Failure<String> {
+impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error.sqlstate.as_deref() {
             None => Failure::Coordinator(error.message),
             Some(EXHAUSTED) => Failure::Exhausted(error.message),
-            Some(_) => Failure::Tag(error.message),
+            Some(_) => Failure::Tag(NoValues::Raised(error.message)),
         }
     }
 }

@@ -1,22 +1,17 @@
-//! What a coordinator does for attached servers: it grants ranges of a tag, and after a change of its history it first
-//! waits until each server has reported the highest value that it has received.
-//!
-//! The values that a lost history has granted are known to their servers only. So this coordinator begins past the
-//! highest value that any of them reports. The reports are in the table `idgen.segment_server`.
+//! What a coordinator does for attached servers: the effects of [`idgen_core::segment::fleet`]. Their reports are in the table
+//! `idgen.segment_server`.
 
-use super::errors;
 use crate::args;
 use crate::error;
 use crate::pg::datum::{Composite, Text};
 use crate::pg::latch::WaitEvent;
-use crate::pg::spi::{ExtensionTable, Query, optional, text, user, value};
+use crate::pg::spi::{ExtensionTable, Query, optional_text, text, user, value};
 use crate::pg::{recovery, xact};
 use crate::place;
-use crate::segment::errors as segment_errors;
-use crate::segment::store;
+use crate::segment::{errors, store};
 use idgen_core::history::{HistoryState, Identity};
 use idgen_core::segment::fleet::rows::{self, Privilege, Refused, Server, TagRows};
-use idgen_core::segment::fleet::{Reply, ServerReport, SharedTag, Standing};
+use idgen_core::segment::fleet::{Reply, ServerReport, SharedTag};
 use idgen_core::segment::tag::{MAX_STEP, TagRow};
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
@@ -39,14 +34,15 @@ fn segment_request(
     let (name, received) = (args::required(name.as_deref(), "name"), args::required(received, "received"));
     let (count, counts) = (args::required(count, "count"), 0..=MAX_STEP);
     if !counts.contains(&count) {
-        segment_errors::count_out_of_range(count, counts).raise();
+        errors::count_out_of_range(count, counts).raise();
     }
     error::refuse_on_standby("grant values");
-    let answer = rows::request(&mut Rows { name }, tag, Server { number: server, received }, count as u64);
+    let mut rows = Rows { name };
+    let answer = rows::request(&mut rows, tag, Server { number: server, received }, count as u64);
     let (origin, reply) = answer.unwrap_or_else(|refused| refuse(tag, refused));
     let (range, waits_for) = match reply {
         Reply::Granted(range) => (Some(range), None),
-        Reply::Waits { unreported } => (None, Some(names(tag, unreported))),
+        Reply::Waits { unreported } => (None, Some(rows.names(tag, unreported))),
         Reply::Exhausted => (None, None),
     };
     let (first, count) = range.map(|range| (range.first, range.count as i64)).unzip();
@@ -86,10 +82,10 @@ fn segment_resume(tag: Option<Text>, max_id: Option<i64>) {
 
 fn refuse(tag: &str, refused: Refused) -> ! {
     match refused {
-        Refused::Unknown => segment_errors::unknown(tag),
+        Refused::Unknown => errors::unknown(tag),
         Refused::Chained => errors::chained(tag),
-        Refused::CreatedHere => segment_errors::changed_here(tag),
-        Refused::Exhausted { upper_bound } => segment_errors::exhausted(tag, upper_bound),
+        Refused::CreatedHere => errors::changed_here(tag),
+        Refused::Exhausted { upper_bound } => errors::exhausted(tag, upper_bound),
         Refused::AboveUpperBound { max_id, upper_bound } => errors::above_upper_bound(tag, max_id, upper_bound),
     }
     .raise()
@@ -117,10 +113,8 @@ pub fn withheld() -> Vec<(String, usize)> {
     let waiting = interrupted.filter_map(|(tag, _)| {
         let row = store::find(&tag)?.row;
         let current = place::identity().to_string();
-        match SharedTag::read(&mut Rows::default(), &row, None, &current).standing(&current) {
-            Standing::Waits { unreported } => Some((tag, unreported.len())),
-            Standing::Grants => None,
-        }
+        let missing = SharedTag::read(&mut Rows::default(), &row, None, &current).unreported(&current).len();
+        (missing > 0).then_some((tag, missing))
     });
     waiting.collect()
 }
@@ -164,20 +158,23 @@ impl TagRows for Rows<'_> {
         }
     }
 
-    fn share(&mut self, row: &TagRow, shared: &SharedTag) {
-        store::share(row.key.creation, shared.allocation.max_id, shared.history.as_deref());
+    fn names(&mut self, tag: &str, servers: Vec<i64>) -> String {
+        let names = NAMES.read_latest(&[tag.into(), servers.into()], |row| optional_text(row, 1));
+        names.into_iter().flatten().collect()
     }
 
-    fn report(&mut self, row: &TagRow, shared: &SharedTag, report: &ServerReport) {
+    fn share(&mut self, row: &TagRow, shared: &SharedTag, report: Option<&ServerReport>) {
+        let (creation, max_id, history) = (row.key.creation, shared.allocation.max_id, shared.history.as_deref());
+        let Some(report) = report else { return store::raise(creation, max_id, None, history) };
         let args = [
             row.tag.as_str().into(),
             report.server.into(),
             self.name.into(),
             report.max_id.into(),
             report.history.as_str().into(),
-            row.key.creation.into(),
-            shared.allocation.max_id.into(),
-            shared.history.as_deref().into(),
+            creation.into(),
+            max_id.into(),
+            history.into(),
         ];
         store::as_allocation(|| SEGMENT_SERVER.write(&WRITE, &args));
         crate::pg::crash_point!("fleet: grant written");
@@ -193,7 +190,6 @@ impl TagRows for Rows<'_> {
     }
 }
 
-/// One row for each tag and server.
 pub static SEGMENT_SERVER: ExtensionTable = ExtensionTable::new(c"segment_server");
 
 static ONE: Query = SEGMENT_SERVER.query(
@@ -208,12 +204,6 @@ static NAMES: Query = SEGMENT_SERVER.query(
      WHERE tag OPERATOR(pg_catalog.=) $1 AND server OPERATOR(pg_catalog.=) ANY ($2)",
 );
 
-/// The names of some servers of a tag, in one text.
-pub fn names(tag: &str, servers: Vec<i64>) -> String {
-    let names = NAMES.read_latest(&[tag.into(), servers.into()], |row| optional::<Text>(row, 1).map(String::from));
-    names.into_iter().flatten().collect()
-}
-
 /// Inserts or replaces a server's report, and writes the row of the tag, which is locked.
 static WRITE: Query = SEGMENT_SERVER.query(
     "WITH reported AS ( \
@@ -227,7 +217,6 @@ static WRITE: Query = SEGMENT_SERVER.query(
 static CLEAR: Query =
     SEGMENT_SERVER.query("UPDATE idgen.segment_server SET history = '' WHERE tag OPERATOR(pg_catalog.=) $1");
 
-/// A server is no longer attached.
 static DELETE: Query = SEGMENT_SERVER
     .query("DELETE FROM idgen.segment_server WHERE tag OPERATOR(pg_catalog.=) $1 AND server OPERATOR(pg_catalog.=) $2");
 
@@ -240,12 +229,9 @@ pub fn keep(tag: &str, max_id: i64) {
     SEGMENT_SERVER.write(&KEEP, &[tag.into(), max_id.into()]);
 }
 
-static KNOWN: Query =
-    SEGMENT_SERVER.query("SELECT FROM idgen.segment_server WHERE tag OPERATOR(pg_catalog.=) $1 LIMIT 1");
-
 /// True if a tag of this name has servers.
 pub fn are_known(tag: &str) -> bool {
-    !KNOWN.read_latest(&[tag.into()], |_| ()).is_empty()
+    !ALL.read_latest(&[tag.into()], |_| ()).is_empty()
 }
 
 /// The tags that servers have been attached to, those that the current user may see, and the history that last granted values.

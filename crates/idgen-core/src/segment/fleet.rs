@@ -25,11 +25,9 @@ pub struct SharedTag {
     /// the row, or if a tag of this name was dropped while it had servers: then their reports decide.
     pub history: Option<String>,
     pub allocation: Allocation,
-    /// One for each attached server.
     pub servers: Vec<ServerReport>,
 }
 
-/// The last report of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerReport {
     pub server: i64,
@@ -39,30 +37,17 @@ pub struct ServerReport {
     pub history: String,
 }
 
-/// May the coordinator grant values of a tag?
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
-    Grants,
-    /// These servers have yet to report under the current history.
-    Waits {
-        unreported: Vec<i64>,
-    },
-}
-
 /// The answer to a request for values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     Granted(ValueRun),
+    /// These servers have yet to report under the current history.
     Waits {
         unreported: Vec<i64>,
     },
     /// The tag has no values up to its upper bound, or none were wanted.
     Exhausted,
 }
-
-/// The server has to report under the current history before it leaves: its highest value is unknown.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Unreported;
 
 /// True if these are values that a server has asked for: above all that it has received, no more than wanted, and of one
 /// stride and residue. Others could repeat values.
@@ -76,13 +61,11 @@ pub fn is_answer(run: &ValueRun, residue: i64, received: i64, wanted: u64) -> bo
 }
 
 impl SharedTag {
-    pub fn standing(&self, current: &str) -> Standing {
-        if self.history.as_deref().is_none_or(|history| history == current) {
-            return Standing::Grants;
-        }
-        let missing = self.servers.iter().filter(|report| report.history != current);
-        let unreported: Vec<i64> = missing.map(|report| report.server).collect();
-        if unreported.is_empty() { Standing::Grants } else { Standing::Waits { unreported } }
+    /// The servers that have yet to report under the current history. The coordinator grants values if there is none.
+    pub fn unreported(&self, current: &str) -> Vec<i64> {
+        let is_own = self.history.as_deref().is_none_or(|history| history == current);
+        let missing = self.servers.iter().filter(|report| !is_own && report.history != current);
+        missing.map(|report| report.server).collect()
     }
 
     /// A server reports the highest value that it has received. Returns its row, which can be new.
@@ -106,9 +89,8 @@ impl SharedTag {
 
     /// Grants up to `want` values, at least one. Raises `max_id` to the last of them.
     pub fn grant(&mut self, want: u64, current: &str) -> Reply {
-        if self.history.is_some()
-            && let Standing::Waits { unreported } = self.settle(current)
-        {
+        let unreported = if self.history.is_some() { self.settle(current) } else { Vec::new() };
+        if !unreported.is_empty() {
             return Reply::Waits { unreported };
         }
         let Some(run) = self.allocation.next(want) else { return Reply::Exhausted };
@@ -116,18 +98,12 @@ impl SharedTag {
         Reply::Granted(run)
     }
 
-    /// A server ends its attachment. Removes its row, if there is one; the values that it has received still count.
-    pub fn leave(&mut self, server: i64, current: &str) -> Result<(), Unreported> {
-        if let Standing::Waits { unreported } = self.standing(current)
-            && unreported.contains(&server)
-        {
-            return Err(Unreported);
-        }
+    /// A server that has reported ends its attachment. The values that it has received still count.
+    pub fn leave(&mut self, server: i64) {
         if let Some(index) = self.servers.iter().position(|report| report.server == server) {
             let report = self.servers.swap_remove(index);
             self.raise_max_id(report.max_id);
         }
-        Ok(())
     }
 
     /// The operator has decided: no server has received a value above `max_id`, or above its last report. The tag waits
@@ -138,15 +114,16 @@ impl SharedTag {
         self.settle(current);
     }
 
-    /// If no report is missing, values from above the highest one can be granted under the current history.
-    pub fn settle(&mut self, current: &str) -> Standing {
-        let standing = self.standing(current);
-        if standing == Standing::Grants {
+    /// As [`unreported`](Self::unreported). If no report is missing, values from above the highest one can be granted under the
+    /// current history.
+    pub fn settle(&mut self, current: &str) -> Vec<i64> {
+        let unreported = self.unreported(current);
+        if unreported.is_empty() {
             let highest = self.servers.iter().map(|report| report.max_id).max();
             self.raise_max_id(highest.unwrap_or(self.allocation.max_id));
             self.history = Some(current.to_owned());
         }
-        standing
+        unreported
     }
 
     fn raise_max_id(&mut self, max_id: i64) {

@@ -7,7 +7,6 @@ pub mod chains;
 pub mod fleet;
 pub mod refill;
 pub mod refillers;
-pub mod rests;
 mod ring;
 pub mod settled;
 pub mod supply;
@@ -16,7 +15,7 @@ pub mod tag;
 pub mod turns;
 
 pub use ring::Ring;
-pub use table::{DROPPED, RingTable, RingTenant, TagKey};
+pub use table::{DROPPED, Rest, RingTable, RingTenant, TagKey};
 
 /// A tenancy of a ring, as a backend remembers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +55,6 @@ fn value_at(first: i64, offset: u64, stride: i64) -> i64 {
     first.wrapping_add((offset as i64).wrapping_mul(stride))
 }
 
-/// The outcome of a draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Draw {
     /// `request`: few values are left, and this caller has to request the refill.
@@ -103,21 +101,23 @@ pub struct NewRange {
     pub began_us: i64,
 }
 
-/// Why a ring gets no values. The server makes a text of it.
+/// Why a ring gets no values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoValues {
     /// Another transaction has locked the row.
     Busy,
-    /// The coordinator grants nothing before these servers have reported.
-    Unreported { tag: String, servers: Vec<i64> },
+    /// The coordinator grants nothing before servers with these names have reported.
+    Unreported { tag: String, servers: String },
     /// A server has received values above the upper bound.
-    BeyondBound { tag: String, upper_bound: i64 },
+    BeyondBound { tag: String },
     /// A synchronous standby may lack the row that has them.
     Skipped(ValueRun),
     /// The coordinator has granted values that were not asked for.
     NotAskedFor(ValueRun),
     /// The coordinator waits for the reports of servers with these names.
     Withheld { waits_for: String },
+    /// The message of an error, here or at the coordinator.
+    Raised(String),
 }
 
 #[cfg(test)]

@@ -10,16 +10,11 @@ use std::time::Duration;
 
 /// What the workers that fill rings do on their server.
 pub trait Filling {
-    /// Says why a ring gets no values.
-    type Reason;
-
-    fn reason(&mut self, missing: NoValues) -> Self::Reason;
-
     /// By a clock that never steps.
     fn now_us(&mut self) -> i64;
 
     /// Works in a transaction and commits it. A failure rolls it back.
-    fn transaction<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> Result<R, Self::Reason>;
+    fn transaction<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> Result<R, NoValues>;
 
     /// The commit of the transaction waits for the disk and for synchronous standbys.
     fn require_durability(&mut self);
@@ -56,42 +51,36 @@ pub trait Refilling: Filling {
     fn evict(&mut self);
 }
 
-/// The values that a transaction has taken from a row.
 enum Taken {
     Range(NewRange),
     Exhausted {
         version: i64,
     },
-    /// All ranges of the ring are in use.
-    NoRoom,
     /// There is no such row or table, or the row is older than the ring, or its values come from a coordinator.
     Gone,
 }
 
 /// Refills a ring for its tenant with at least as many values as are demanded.
-pub fn refill<P: Refilling>(port: &mut P, tenant: &RingTenant, demand: u64) -> Result<(), P::Reason> {
+pub fn refill(port: &mut impl Refilling, tenant: &RingTenant, demand: u64) -> Result<(), NoValues> {
+    // Until the install, draws can only make more room.
+    if !port.has_room() {
+        return Ok(());
+    }
     match port.transaction(|port| take(port, tenant, demand))?? {
-        Taken::Range(NewRange { range, .. }) if port.was_cancelled() => {
-            return Err(port.reason(NoValues::Skipped(range)));
-        }
+        Taken::Range(NewRange { range, .. }) if port.was_cancelled() => return Err(NoValues::Skipped(range)),
         Taken::Range(new) => port.install(tenant.key, new),
         Taken::Exhausted { version } => port.exhaust(version),
-        Taken::NoRoom => {}
         Taken::Gone => port.evict(),
     }
     Ok(())
 }
 
-/// Takes values from the row, in the running transaction.
-fn take<P: Refilling>(port: &mut P, tenant: &RingTenant, demand: u64) -> Result<Taken, P::Reason> {
+fn take(port: &mut impl Refilling, tenant: &RingTenant, demand: u64) -> Result<Taken, NoValues> {
     let began_us = port.now_us();
-    if !port.has_room() {
-        return Ok(Taken::NoRoom);
-    }
     port.require_durability();
     let mut row = match port.lock(tenant.key.creation) {
         Ok(row) => row,
-        Err(NotLocked::Busy) => return Err(port.reason(NoValues::Busy)),
+        Err(NotLocked::Busy) => return Err(NoValues::Busy),
         Err(NotLocked::Gone) => return Ok(Taken::Gone),
     };
     // An older row: the trigger of idgen.segment has announced a change that another trigger prevented. An attached one,
@@ -99,7 +88,7 @@ fn take<P: Refilling>(port: &mut P, tenant: &RingTenant, demand: u64) -> Result<
     if row.version < tenant.version || row.link.is_attached() {
         return Ok(Taken::Gone);
     }
-    let allocation = own_allocation(port.rows(), &row).map_err(|missing| port.reason(missing))?;
+    let allocation = own_allocation(port.rows(), &row)?;
     let step = step(&row, tenant, port.now_us());
     let version = row.version;
     let Some(range) = allocation.next(demand.max(step as u64)) else {

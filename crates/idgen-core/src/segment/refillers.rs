@@ -47,11 +47,12 @@ pub enum Call {
 pub struct Refillers<'a>(pub &'a mut [Option<Refiller>]);
 
 impl Refillers<'_> {
-    /// A ring of the duty needs a refill.
-    pub fn call(&mut self, duty: Duty, now_us: i64) -> Call {
-        match self.find(duty).map(|refiller| refiller.phase) {
+    /// A ring of the duty needs a refill. For a caller that does not ask again, the next start after a failure is at once.
+    pub fn call(&mut self, duty: Duty, asks_again: bool, now_us: i64) -> Call {
+        match self.phase(duty) {
             Some(Phase::Running { latch }) => return Call::Wake { latch },
-            Some(Phase::Starting { until_us } | Phase::Failed { until_us }) if now_us < until_us => return Call::Wait,
+            Some(Phase::Starting { until_us }) if now_us < until_us => return Call::Wait,
+            Some(Phase::Failed { until_us }) if now_us < until_us && asks_again => return Call::Wait,
             _ => {}
         }
         // Without an entry nothing prevents a second start; the second worker then exits by itself.
@@ -59,15 +60,9 @@ impl Refillers<'_> {
         Call::Start
     }
 
-    /// As [`call`](Self::call), for a caller that does not ask again: after a failure, the next start is at once.
-    pub fn call_once(&mut self, duty: Duty, now_us: i64) -> Call {
-        self.remove(|refiller| refiller.duty == duty && matches!(refiller.phase, Phase::Failed { .. }));
-        self.call(duty, now_us)
-    }
-
     /// The latch of the worker that runs.
     pub fn latch_of(&self, duty: Duty) -> Option<usize> {
-        match self.find(duty)?.phase {
+        match self.phase(duty)? {
             Phase::Running { latch } => Some(latch),
             Phase::Starting { .. } | Phase::Failed { .. } => None,
         }
@@ -75,8 +70,7 @@ impl Refillers<'_> {
 
     /// A worker begins. False if the duty has one already.
     pub fn begin(&mut self, duty: Duty, latch: usize) -> bool {
-        let is_first = !matches!(self.find(duty), Some(Refiller { phase: Phase::Running { .. }, .. }));
-        is_first && self.set(duty, Phase::Running { latch })
+        self.latch_of(duty).is_none() && self.set(duty, Phase::Running { latch })
     }
 
     /// A start has failed.
@@ -106,22 +100,21 @@ impl Refillers<'_> {
         }
     }
 
-    fn find(&self, duty: Duty) -> Option<Refiller> {
-        self.0.iter().copied().flatten().find(|refiller| refiller.duty == duty)
+    fn phase(&self, duty: Duty) -> Option<Phase> {
+        self.0.iter().flatten().find(|refiller| refiller.duty == duty).map(|refiller| refiller.phase)
     }
 
     /// False if there is no entry. A worker that does not run yet loses its entry to one that needs it.
     fn set(&mut self, duty: Duty, phase: Phase) -> bool {
-        let is_own = |entry: &Option<Refiller>| entry.is_some_and(|refiller| refiller.duty == duty);
-        let is_idle =
-            |entry: &Option<Refiller>| entry.is_some_and(|refiller| !matches!(refiller.phase, Phase::Running { .. }));
-        let index = self.0.iter().position(is_own);
-        let index =
-            index.or_else(|| self.0.iter().position(Option::is_none)).or_else(|| self.0.iter().position(is_idle));
-        if let Some(index) = index {
-            self.0[index] = Some(Refiller { duty, phase });
-        }
-        index.is_some()
+        let rank = |entry: &Option<Refiller>| match entry {
+            Some(refiller) if refiller.duty == duty => Some(0),
+            None => Some(1),
+            Some(refiller) => (!matches!(refiller.phase, Phase::Running { .. })).then_some(2),
+        };
+        let ranked = self.0.iter_mut().filter_map(|entry| Some((rank(entry)?, entry)));
+        let Some((_, entry)) = ranked.min_by_key(|(rank, _)| *rank) else { return false };
+        *entry = Some(Refiller { duty, phase });
+        true
     }
 }
 
@@ -138,48 +131,48 @@ mod tests {
     fn one_caller_starts_a_worker_and_the_others_wait_for_it() {
         let mut entries: [Option<Refiller>; 2] = [None; 2];
         let mut all = Refillers(&mut entries);
-        assert_eq!(all.call(OWN, 0), Call::Start);
-        assert_eq!(all.call(OWN, SECOND), Call::Wait);
-        assert_eq!(all.call(OTHER, SECOND), Call::Start);
+        assert_eq!(all.call(OWN, true, 0), Call::Start);
+        assert_eq!(all.call(OWN, true, SECOND), Call::Wait);
+        assert_eq!(all.call(OTHER, true, SECOND), Call::Start);
         assert!(all.begin(OWN, 70));
-        assert_eq!(all.call(OWN, 60 * SECOND), Call::Wake { latch: 70 });
+        assert_eq!(all.call(OWN, true, 60 * SECOND), Call::Wake { latch: 70 });
         assert!(!all.begin(OWN, 71), "a duty has one worker");
         all.give_up(OWN);
         all.end(OWN, 71, false);
-        assert_eq!(all.call(OWN, 60 * SECOND), Call::Wake { latch: 70 });
+        assert_eq!(all.call(OWN, true, 60 * SECOND), Call::Wake { latch: 70 });
         assert!(!all.end(OWN, 70, true));
-        assert_eq!(all.call(OWN, 60 * SECOND), Call::Wake { latch: 70 });
+        assert_eq!(all.call(OWN, true, 60 * SECOND), Call::Wake { latch: 70 });
         assert!(all.end(OWN, 70, false));
-        assert_eq!(all.call(OWN, 60 * SECOND), Call::Start);
+        assert_eq!(all.call(OWN, true, 60 * SECOND), Call::Start);
     }
 
     #[test]
     fn two_duties_of_a_database_have_a_worker_each() {
         let mut entries: [Option<Refiller>; 2] = [None; 2];
         let mut all = Refillers(&mut entries);
-        assert_eq!(all.call(OWN, 0), Call::Start);
-        assert_eq!(all.call(ATTACHED, 0), Call::Start);
+        assert_eq!(all.call(OWN, true, 0), Call::Start);
+        assert_eq!(all.call(ATTACHED, true, 0), Call::Start);
         assert_eq!(all.latch_of(ATTACHED), None);
         assert!(all.begin(OWN, 70));
         assert!(all.begin(ATTACHED, 71));
-        assert_eq!(all.call(OWN, 0), Call::Wake { latch: 70 });
-        assert_eq!(all.call(ATTACHED, 0), Call::Wake { latch: 71 });
+        assert_eq!(all.call(OWN, true, 0), Call::Wake { latch: 70 });
+        assert_eq!(all.call(ATTACHED, true, 0), Call::Wake { latch: 71 });
         assert_eq!(all.latch_of(ATTACHED), Some(71));
         all.end(ATTACHED, 71, false);
-        assert_eq!(all.call(OWN, 0), Call::Wake { latch: 70 });
-        assert_eq!(all.call(ATTACHED, 0), Call::Start);
+        assert_eq!(all.call(OWN, true, 0), Call::Wake { latch: 70 });
+        assert_eq!(all.call(ATTACHED, true, 0), Call::Start);
         all.give_up(OWN);
-        assert_eq!(all.call(ATTACHED, 0), Call::Wait);
+        assert_eq!(all.call(ATTACHED, true, 0), Call::Wait);
     }
 
     #[test]
     fn failed_start_is_tried_again() {
         let mut entries: [Option<Refiller>; 1] = [None];
         let mut all = Refillers(&mut entries);
-        assert_eq!(all.call(OWN, 0), Call::Start);
-        assert_eq!(all.call(OWN, 6 * SECOND), Call::Start);
+        assert_eq!(all.call(OWN, true, 0), Call::Start);
+        assert_eq!(all.call(OWN, true, 6 * SECOND), Call::Start);
         all.give_up(OWN);
-        assert_eq!(all.call(OWN, 6 * SECOND), Call::Start);
+        assert_eq!(all.call(OWN, true, 6 * SECOND), Call::Start);
     }
 
     #[test]
@@ -188,28 +181,28 @@ mod tests {
         let mut all = Refillers(&mut entries);
         assert!(all.begin(OWN, 70));
         all.fail(OWN, 71, 0);
-        assert_eq!(all.call(OWN, 0), Call::Wake { latch: 70 }, "another process");
+        assert_eq!(all.call(OWN, true, 0), Call::Wake { latch: 70 }, "another process");
         all.fail(OWN, 70, 0);
-        assert_eq!(all.call(OWN, SECOND - 1), Call::Wait);
-        assert_eq!(all.call_once(OWN, SECOND - 1), Call::Start);
-        assert_eq!(all.call_once(OWN, SECOND - 1), Call::Wait, "for the start that is under way");
+        assert_eq!(all.call(OWN, true, SECOND - 1), Call::Wait);
+        assert_eq!(all.call(OWN, false, SECOND - 1), Call::Start);
+        assert_eq!(all.call(OWN, false, SECOND - 1), Call::Wait, "for the start that is under way");
         assert!(all.begin(OWN, 70));
         all.fail(OWN, 70, 0);
-        assert_eq!(all.call(OWN, SECOND), Call::Start);
+        assert_eq!(all.call(OWN, true, SECOND), Call::Start);
         assert!(all.begin(OWN, 71));
         all.end(OWN, 71, false);
         all.fail(OWN, 71, SECOND);
-        assert_eq!(all.call(OWN, SECOND), Call::Start);
+        assert_eq!(all.call(OWN, true, SECOND), Call::Start);
     }
 
     #[test]
     fn running_worker_finds_an_entry_whatever_is_starting() {
         let mut entries: [Option<Refiller>; 1] = [None];
         let mut all = Refillers(&mut entries);
-        assert_eq!(all.call(OWN, 0), Call::Start);
-        assert_eq!(all.call(OTHER, 0), Call::Start);
+        assert_eq!(all.call(OWN, true, 0), Call::Start);
+        assert_eq!(all.call(OTHER, true, 0), Call::Start);
         assert!(all.begin(OWN, 70));
         assert!(!all.begin(OTHER, 80), "there are as many entries as background workers");
-        assert_eq!(all.call(OTHER, 0), Call::Start);
+        assert_eq!(all.call(OTHER, true, 0), Call::Start);
     }
 }

@@ -45,13 +45,14 @@ struct Range {
     first: AtomicI64,
 }
 
-/// The values of a range from a position on.
+/// The values of a range from a position on; or the part of them that a draw takes, which moves the position past it and so
+/// discards the values before it.
 #[derive(Clone, Copy)]
 struct Rest {
     /// The position of the first one.
     begin: u64,
     first: i64,
-    /// Above 0.
+    /// Above 0, but for a draw that only discards.
     count: u64,
 }
 
@@ -59,13 +60,6 @@ impl Rest {
     fn run(&self, stride: i64) -> ValueRun {
         ValueRun { first: self.first, count: self.count, stride }
     }
-}
-
-/// What a draw takes: `count` values from `first` on. It moves the position to `next`, and so discards those between.
-struct Taking {
-    first: i64,
-    count: u64,
-    next: u64,
 }
 
 impl Ring {
@@ -88,8 +82,7 @@ impl Ring {
     pub fn draw(&self, handle: RingHandle, want: u64) -> Result<Draw, Ended> {
         self.draw_by(handle, |position| {
             let rest = self.current_at(position, handle.stride)?;
-            let count = want.min(rest.count);
-            Some(Taking { first: rest.first, count, next: position + count })
+            Some(Rest { count: want.min(rest.count), ..rest })
         })
     }
 
@@ -109,14 +102,14 @@ impl Ring {
 
     /// Draws what `choose` takes at a position.
     #[inline]
-    fn draw_by(&self, handle: RingHandle, choose: impl Fn(u64) -> Option<Taking>) -> Result<Draw, Ended> {
+    fn draw_by(&self, handle: RingHandle, choose: impl Fn(u64) -> Option<Rest>) -> Result<Draw, Ended> {
         // Acquire, here and on failure of the swap, for rule 2: the tenancy is loaded after the position.
         let mut position = self.position.load(Ordering::Acquire);
         loop {
             if self.tenancy.load(Ordering::Relaxed) != handle.tenancy {
                 return Err(Ended);
             }
-            let Some(Taking { first, count, next }) = choose(position) else {
+            let Some(taken) = choose(position) else {
                 let now = self.position.load(Ordering::Acquire);
                 if now == position {
                     return Ok(Draw::Dry);
@@ -125,13 +118,11 @@ impl Ring {
                 position = now;
                 continue;
             };
+            let next = taken.begin + taken.count;
             // Release, for rule 3: a process that overwrites a range has seen the position past it, and so its writes
             // come after the reads above.
             match self.position.compare_exchange_weak(position, next, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => {
-                    let run = ValueRun { first, count, stride: handle.stride };
-                    return Ok(Draw::Drawn { run, request: self.must_request(next) });
-                }
+                Ok(_) => return Ok(Draw::Drawn { run: taken.run(handle.stride), request: self.must_request(next) }),
                 Err(current) => position = current,
             }
         }
@@ -157,14 +148,14 @@ impl Ring {
 
     /// What a block of `want` values takes: see `draw_block`. It takes none of the values that it discards from a full
     /// ring. Valid if the position is still the same afterwards.
-    fn block_at(&self, position: u64, stride: i64, want: u64) -> Option<Taking> {
+    fn block_at(&self, position: u64, stride: i64, want: u64) -> Option<Rest> {
         let long_enough = self.rests(position, stride).filter(|rest| rest.count >= want);
         if let Some(rest) = long_enough.min_by_key(|rest| rest.begin) {
-            return Some(Taking { first: rest.first, count: want, next: rest.begin + want });
+            return Some(Rest { count: want, ..rest });
         }
         let is_full = self.rests(position, stride).count() == RANGES;
         let current = self.rests(position, stride).min_by_key(|rest| rest.begin).filter(|_| is_full)?;
-        Some(Taking { first: current.first, count: 0, next: current.begin + current.count })
+        Some(Rest { begin: current.begin + current.count, count: 0, ..current })
     }
 
     /// The rests of all ranges, in no order. Valid if the position is still the same afterwards.

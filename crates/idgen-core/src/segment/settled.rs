@@ -5,9 +5,6 @@
 //! count. A transaction that has drawn a value up to there has a lower count than that reading. Once all transactions with
 //! lower counts have ended, these values are settled.
 
-use super::TagKey;
-use super::chains::Chains;
-
 /// A reading: values up to `value` were drawn before it, or never will be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
@@ -24,7 +21,8 @@ pub struct Scan {
     pub earliest: Option<i64>,
 }
 
-/// What readings have found for one tag. Protected by the lock of the table of rings.
+/// What readings have found for one tag. It outlives the tag's ring: where tags displace each other, none would ever be
+/// settled.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Settling {
     /// The reading that is settled next. Another one does not replace it: where transactions overlap, the newest reading
@@ -43,44 +41,6 @@ impl Settling {
         self.settled = self.settled.max(over.into_iter().flatten().map(|reading| reading.value).max());
         self.next = self.next.filter(|next| !is_known(next)).or(Some(new).filter(|new| !is_over(new)));
         self.settled
-    }
-}
-
-/// The tags that were read. They outlive their rings: where tags displace each other, none would ever be settled.
-pub struct SettlingTags<'a> {
-    pub places: &'a mut [Option<(TagKey, Settling)>],
-    pub chains: Chains<'a>,
-    /// The place that the next tag takes, and another one loses.
-    pub hand: usize,
-}
-
-impl SettlingTags<'_> {
-    /// That of a tag, or a new one.
-    pub fn of(&mut self, key: TagKey) -> &mut Settling {
-        let is_it = |place: usize| self.places[place].is_some_and(|(other, _)| other == key);
-        let place = self.chains.find(key.hash(), is_it).unwrap_or_else(|| {
-            let place = self.hand;
-            self.hand = (place + 1) % self.places.len();
-            self.remove(place);
-            self.chains.insert(key.hash(), place);
-            place
-        });
-        &mut self.places[place].get_or_insert((key, Settling::default())).1
-    }
-
-    /// Forgets the tags of a database.
-    pub fn forget(&mut self, database: u32) {
-        for place in 0..self.places.len() {
-            if self.places[place].is_some_and(|(key, _)| key.database == database) {
-                self.remove(place);
-            }
-        }
-    }
-
-    fn remove(&mut self, place: usize) {
-        if let Some((key, _)) = self.places[place].take() {
-            self.chains.remove(key.hash(), place);
-        }
     }
 }
 
@@ -129,12 +89,13 @@ mod tests {
 
     #[test]
     fn tag_keeps_its_place_until_others_need_it() {
-        use crate::segment::chains::END;
+        use crate::segment::TagKey;
+        use crate::segment::chains::{Chains, END, TagMap};
         let (mut places, [mut heads, mut nexts]) = ([None; 2], [const { [END; 2] }; 2]);
         let chains = Chains { heads: &mut heads, nexts: &mut nexts };
-        let mut tags = SettlingTags { places: &mut places, chains, hand: 0 };
+        let mut tags = TagMap { places: &mut places, chains, count: 0, hand: 0 };
         let key = |creation| TagKey { database: creation as u32, creation };
-        let value = |tags: &mut SettlingTags, creation| settle(tags.of(key(creation)), reading(0, 1), Some(0));
+        let value = |tags: &mut TagMap<Settling>, creation| settle(tags.of(key(creation)), reading(0, 1), Some(0));
         for creation in [1, 2] {
             settle(tags.of(key(creation)), reading(creation, 1), None);
         }

@@ -1,8 +1,8 @@
 //! How many values a server asks the coordinator for, so that its stock lasts for the *reserve* while the coordinator
 //! is away.
 //!
-//! A server asks when its stock lasts for less than 1.25 of the reserve, and asks for what makes it last for 1.75 of
-//! it. So at a steady rate a request comes every half reserve, and no outage shorter than the reserve empties the ring.
+//! A server asks when its stock lasts for less than [`LOW_WATER`] of the reserve, and asks for what makes it last for
+//! [`TARGET`] of it. So at a steady rate a request comes every half reserve, and no outage shorter than the reserve empties the ring.
 
 pub mod requests;
 pub mod stock;
@@ -12,9 +12,7 @@ use super::tag::MAX_STEP;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// The server asks for more when its stock lasts for less than this many reserves.
 const LOW_WATER: f64 = 1.25;
-/// The server asks for what makes its stock last for this many reserves.
 const TARGET: f64 = 1.75;
 
 /// A rate is measured over at least this time: a burst that is shorter does not count as a rate.
@@ -38,7 +36,7 @@ pub struct Supply {
     position: u64,
     since_us: i64,
     /// Values per second.
-    rate: f64,
+    pub rate: f64,
 }
 
 impl Supply {
@@ -77,11 +75,6 @@ impl Supply {
         self.restart(position, now_us);
     }
 
-    /// Values per second.
-    pub fn rate(&self) -> f64 {
-        self.rate
-    }
-
     /// The server asks for more when this many values are left. `None`: not before its ring is dry, because it may ask
     /// for one value only. Then no server holds a value while others draw later ones, and all draw in one line.
     pub fn low_water(&self, reserve: Duration, limits: RangeInclusive<i64>) -> Option<u64> {
@@ -97,12 +90,6 @@ impl Supply {
             // Not `clamp`, which panics on limits in the wrong order.
             wanted => wanted.max(*limits.start() as u64).min(*limits.end() as u64).max(demand.min(MAX_STEP as u64)),
         }
-    }
-
-    /// How long so many values last; `None` if nothing was drawn lately.
-    pub fn lasts(&self, left: u64) -> Option<Duration> {
-        let seconds = (self.rate > 0.0).then(|| left as f64 / self.rate)?;
-        Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
     }
 
     /// The values that last for so many reserves.

@@ -1,9 +1,6 @@
-//! The table of rings: which tag each belongs to.
-//!
-//! The table is protected by one lock. Drawing does not take it.
+//! The table of rings: which tag each belongs to. One lock protects it, which draws do not take.
 
-use super::chains::Chains;
-use super::rests::{Rest, Rests};
+use super::chains::{Chains, TagMap};
 use super::turns::Turns;
 use super::{NewRange, Ring, RingHandle, ValueRun};
 use crate::tenancy::Attachment;
@@ -51,7 +48,17 @@ pub struct RingTable<'a> {
     pub hand: usize,
     /// How often a tag has lost its ring to another one.
     pub displaced: u64,
-    pub rests: Rests<'a>,
+    /// What tags have left that have lost their rings to others: a tag that returns goes on there. So only a restart costs it
+    /// values, although there are more tags than rings.
+    pub rests: TagMap<'a, Rest>,
+}
+
+/// Values of a tag that has no ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rest {
+    /// The version of the row that they come from.
+    version: i64,
+    run: ValueRun,
 }
 
 impl RingTable<'_> {
@@ -81,7 +88,7 @@ impl RingTable<'_> {
             Some((index, _)) => index,
             None => self.room(),
         };
-        self.evict(index);
+        self.end(index);
         let ring = &self.rings[index];
         let handle = ring.begin(stride);
         // As if it had been used: a call is about to draw.
@@ -124,16 +131,11 @@ impl RingTable<'_> {
         self.tenants[index].is_some_and(|tenant| tenant.handle == handle)
     }
 
-    /// Ends the tenancy of a ring, if it has a tenant, and discards the values that are left.
-    pub fn evict(&mut self, index: usize) {
-        self.end(index);
-    }
-
     /// Ends all tenancies of a database.
     pub fn forget(&mut self, database: u32) {
         for index in 0..self.tenants.len() {
             if self.tenants[index].is_some_and(|tenant| tenant.key.database == database) {
-                self.evict(index);
+                self.end(index);
             }
         }
         self.rests.forget(database);
@@ -152,8 +154,8 @@ impl RingTable<'_> {
         let index = seen.unwrap_or_else(|| self.advance());
         let is_displaced = self.tenants[index].is_some_and(|tenant| tenant.version != DROPPED);
         self.displaced += u64::from(is_displaced);
-        if let Some(rest) = self.end(index) {
-            self.rests.keep(rest);
+        if let Some((key, rest)) = self.end(index) {
+            self.rests.insert(key, rest);
         }
         index
     }
@@ -164,11 +166,11 @@ impl RingTable<'_> {
         index
     }
 
-    /// Ends the tenancy of a ring. Returns what is left.
-    fn end(&mut self, index: usize) -> Option<Rest> {
+    /// Ends the tenancy of a ring, if it has a tenant, whose values are lost unless the caller keeps what this returns.
+    pub fn end(&mut self, index: usize) -> Option<(TagKey, Rest)> {
         let RingTenant { key, version, handle, .. } = self.tenants[index].take()?;
         self.chains.remove(key.hash(), index);
         let run = self.rings[index].end(handle)?;
-        Some(Rest { key, version, run })
+        Some((key, Rest { version, run }))
     }
 }

@@ -1,7 +1,6 @@
 //! A tag's row in `idgen.segment`: which settings are valid, which values come next, and how many to take at once.
 
 use super::{TagKey, ValueRun};
-use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -48,7 +47,6 @@ impl Link {
     }
 }
 
-/// The row of a tag.
 #[derive(Clone, Debug)]
 pub struct TagRow {
     pub key: TagKey,
@@ -126,7 +124,6 @@ impl TagRow {
         is_it
     }
 
-    /// What the values of its ring depend on.
     pub fn basis(&self) -> Basis {
         let (allocation, is_attached) = (self.definition.allocation(), self.link.is_attached());
         Basis { allocation, is_attached, source: self.link.source.clone() }
@@ -162,13 +159,7 @@ impl Basis {
 pub struct TagDefinitionError {
     pub field: &'static str,
     pub value: i64,
-    rule: Rule,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Rule {
-    Between(i64, i64),
-    AboveZeroMicroseconds,
+    pub rule: String,
 }
 
 impl TagDefinition {
@@ -184,7 +175,7 @@ impl TagDefinition {
         between("stride", self.stride, 1, i64::from(i32::MAX))?;
         between("residue", self.residue, 0, self.stride - 1)?;
         between("upper_bound", self.upper_bound, self.max_id, i64::MAX)?;
-        let (field, value, rule) = ("target_duration", self.target_us, Rule::AboveZeroMicroseconds);
+        let (field, value, rule) = ("target_duration", self.target_us, "It must be above 0 microseconds.".to_owned());
         if value > 0 { Ok(()) } else { Err(TagDefinitionError { field, value, rule }) }
     }
 
@@ -202,17 +193,10 @@ impl TagDefinition {
 }
 
 fn between(field: &'static str, value: i64, least: i64, most: i64) -> Result<(), TagDefinitionError> {
-    let rule = Rule::Between(least, most);
-    if (least..=most).contains(&value) { Ok(()) } else { Err(TagDefinitionError { field, value, rule }) }
-}
-
-impl fmt::Display for TagDefinitionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.rule {
-            Rule::Between(least, most) => write!(f, "It must be {least} to {most}."),
-            Rule::AboveZeroMicroseconds => write!(f, "It must be above 0 microseconds."),
-        }
+    if (least..=most).contains(&value) {
+        return Ok(());
     }
+    Err(TagDefinitionError { field, value, rule: format!("It must be {least} to {most}.") })
 }
 
 /// The part of a definition that determines the next values.

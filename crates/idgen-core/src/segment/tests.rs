@@ -1,5 +1,4 @@
-use super::chains::{Chains, END};
-use super::rests::Rests;
+use super::chains::{Chains, END, TagMap};
 use super::tag::{Allocation, MAX_STEP, TagDefinition, next_step};
 use super::*;
 use crate::tenancy::{Attachment, Ended};
@@ -83,7 +82,7 @@ fn invalid_definition_is_rejected_by_field_and_range() {
         let mut definition = good;
         change(&mut definition);
         let error = definition.check().unwrap_err();
-        (error.field, error.to_string())
+        (error.field, error.rule)
     };
     assert_eq!(wrong(|d| d.max_id = -2).0, "max_id");
     assert_eq!(wrong(|d| d.step = 0), ("step", "It must be 1 to 1000000000.".to_owned()));
@@ -102,7 +101,7 @@ fn invalid_definition_is_rejected_by_field_and_range() {
 
     let at_its_end = TagDefinition { max_id: 99, ..good };
     assert_eq!(at_its_end.check(), Ok(()));
-    assert_eq!(at_its_end.check_new(100).unwrap_err().to_string(), format!("It must be 100 to {}.", i64::MAX));
+    assert_eq!(at_its_end.check_new(100).unwrap_err().rule, format!("It must be 100 to {}.", i64::MAX));
     assert_eq!(TagDefinition { max_id: 98, ..good }.check_new(99), Ok(()));
     let before = good.check_new(i64::MIN).unwrap_err();
     assert_eq!((before.field, before.value), ("start", i64::MIN));
@@ -119,7 +118,7 @@ fn table(rings: usize, rests: usize) -> RingTable<'static> {
         chains: chains(rings),
         hand: 0,
         displaced: 0,
-        rests: Rests { places: vec![None; rests].leak(), chains: chains(rests), count: 0, hand: 0 },
+        rests: TagMap { places: vec![None; rests].leak(), chains: chains(rests), count: 0, hand: 0 },
     }
 }
 
@@ -252,7 +251,7 @@ fn range_is_installed_only_in_the_ring_of_its_row_and_version() {
 fn evict_discards_what_is_left() {
     let mut table = table(1, 2);
     table.filled(key(1), 10);
-    table.evict(0);
+    table.end(0);
     assert_eq!(table.draw(key(1)), None);
 }
 

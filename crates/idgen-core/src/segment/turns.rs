@@ -4,7 +4,7 @@
 //! So each request is a turn. A call joins the turn that begins next. That turn asks for what its calls want, and only they
 //! draw what it brings. The values stay with the turn until then, however late its calls wake up.
 
-use super::ValueRun;
+use super::{Draw, ValueRun};
 
 /// How many turns can have calls that have yet to draw. While all of them have, no other one begins.
 const KEPT: usize = 8;
@@ -43,17 +43,6 @@ pub struct Ticket {
     count: u64,
 }
 
-/// What a turn has for a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
-    /// Nothing yet.
-    Waits,
-    /// Nothing: it has failed, or brought too few values. The call can join another one.
-    Nothing,
-    /// `makes_room`: another turn could not begin before this.
-    Drawn { run: ValueRun, makes_room: bool },
-}
-
 impl Turns {
     /// Another tenancy begins, which serves no earlier call.
     pub fn restart(&mut self) {
@@ -75,25 +64,23 @@ impl Turns {
         }
     }
 
-    /// Draws what a call has joined for: all of it if `is_block`, otherwise at least one value.
-    pub fn claim(&mut self, ticket: Ticket, is_block: bool) -> Claim {
+    /// Draws what a call has joined for: all of it if `is_block`, otherwise at least one value. `None`: the call waits. Dry if
+    /// its turn has failed, or brought too few values: it can join another one. Where a turn could not begin before this,
+    /// the caller has to request it.
+    pub fn claim(&mut self, ticket: Ticket, is_block: bool) -> Option<Draw> {
         if ticket.turn > self.begun {
-            return Claim::Waits;
+            return None;
         }
         let was_full = self.room().is_none();
-        let Some(turn) = self.of(ticket) else { return Claim::Nothing };
-        let State::Over(left) = &mut turn.state else { return Claim::Waits };
+        let Some(turn) = self.of(ticket) else { return Some(Draw::Dry) };
+        let State::Over(left) = &mut turn.state else { return None };
         turn.owed = turn.owed.saturating_sub(ticket.count);
         let least = if is_block { ticket.count } else { 1 };
-        match left.as_mut().filter(|left| left.count >= least) {
-            Some(left) => {
-                let run = ValueRun { count: ticket.count.min(left.count), ..*left };
-                *left = ValueRun { first: left.first.wrapping_add(run.count as i64 * run.stride), ..*left };
-                left.count -= run.count;
-                Claim::Drawn { run, makes_room: was_full && turn.owed == 0 }
-            }
-            None => Claim::Nothing,
-        }
+        let Some(left) = left.as_mut().filter(|left| left.count >= least) else { return Some(Draw::Dry) };
+        let run = ValueRun { count: ticket.count.min(left.count), ..*left };
+        *left = ValueRun { first: left.first.wrapping_add(run.count as i64 * run.stride), ..*left };
+        left.count -= run.count;
+        Some(Draw::Drawn { run, request: was_full && turn.owed == 0 })
     }
 
     /// How many values the next turn has to ask for; 0 if it cannot begin.
@@ -130,7 +117,6 @@ impl Turns {
         self.kept.iter_mut().find(|turn| turn.owed > 0 && turn.number == ticket.turn)
     }
 
-    /// A place for another turn.
     fn room(&self) -> Option<usize> {
         self.kept.iter().position(|turn| turn.owed == 0)
     }

@@ -3,9 +3,8 @@
 
 use super::{assert_rising, spawn};
 use idgen_core::draws::EarliestDraw;
-use idgen_core::segment::chains::{Chains, END};
+use idgen_core::segment::chains::{Chains, END, TagMap};
 use idgen_core::segment::refillers::{Call, Duty, Refiller, Refillers};
-use idgen_core::segment::rests::Rests;
 use idgen_core::segment::settled::{Reading, Scan, Settling};
 use idgen_core::segment::{Draw, Ring, RingHandle, RingTable, TagKey};
 use idgen_core::tenancy::Ended;
@@ -27,7 +26,7 @@ impl Server {
     fn new() -> Arc<Self> {
         let rings: &'static [Ring] = vec![Ring::new()].leak();
         let chains = || Chains { heads: vec![END].leak(), nexts: vec![END].leak() };
-        let rests = Rests { places: vec![None].leak(), chains: chains(), count: 0, hand: 0 };
+        let rests = TagMap { places: vec![None].leak(), chains: chains(), count: 0, hand: 0 };
         let table = RingTable { rings, tenants: vec![None].leak(), chains: chains(), hand: 0, displaced: 0, rests };
         Arc::new(Self { rings, table: Mutex::new(table) })
     }
@@ -249,7 +248,7 @@ impl Workers {
     /// Demand for some values. The session becomes the worker that it starts.
     fn request(&self, latch: usize) {
         self.demand.fetch_add(1, Relaxed);
-        let call = self.refillers.lock().unwrap().call(DUTY, 0);
+        let call = self.refillers.lock().unwrap().call(DUTY, true, 0);
         if call == Call::Start {
             assert!(self.refillers.lock().unwrap().begin(DUTY, latch));
             self.serve(latch);

@@ -1,6 +1,6 @@
 //! What a coordinator does with the rows of a tag: procedures over a port, each in the transaction of its caller.
 
-use super::{Reply, ServerReport, SharedTag, Standing};
+use super::{Reply, ServerReport, SharedTag};
 use crate::history::{HistoryState, Identity};
 use crate::segment::NoValues;
 use crate::segment::tag::{Allocation, Origin, TagRow};
@@ -22,11 +22,11 @@ pub trait TagRows {
     /// The reports of all servers of a tag, or of this one, as they are stored.
     fn reports(&mut self, tag: &str, server: Option<i64>) -> Vec<ServerReport>;
 
-    /// Writes `max_id` and the history of a tag, which is locked.
-    fn share(&mut self, row: &TagRow, shared: &SharedTag);
+    /// The names of some servers of a tag, in one text.
+    fn names(&mut self, tag: &str, servers: Vec<i64>) -> String;
 
-    /// The same, with the report of a server.
-    fn report(&mut self, row: &TagRow, shared: &SharedTag, report: &ServerReport);
+    /// Writes `max_id` and the history of a tag, which is locked, and the report of a server.
+    fn share(&mut self, row: &TagRow, shared: &SharedTag, report: Option<&ServerReport>);
 
     /// Clears the reports of a tag, so that its servers report again: one has received more than was granted.
     fn clear_reports(&mut self, row: &TagRow, received: i64);
@@ -66,15 +66,14 @@ pub struct Server {
 /// A server reports, and asks for `count` values; 0 only reports. They count once they are confirmed to be on synchronous
 /// standbys.
 pub fn request(rows: &mut impl TagRows, tag: &str, server: Server, count: u64) -> Result<(Origin, Reply), Refused> {
-    let row = lock_to_serve(rows, tag)?;
+    let row = lock(rows, tag, Privilege::Serve)?;
     let current = rows.identity().to_string();
     let (mut shared, report) = reported(rows, &row, server, &current);
     let reply = shared.grant(count, &current);
     if reply == Reply::Exhausted && count > 0 {
         return Err(Refused::Exhausted { upper_bound: row.definition.upper_bound });
     }
-    refuse_beyond_bound(&shared)?;
-    rows.report(&row, &shared, &report);
+    share(rows, &row, &shared, Some(&report))?;
     let Identity { system_identifier, database, .. } = rows.identity();
     let source = format!("{system_identifier}/{database}/{}/{}", row.key.creation, row.version);
     Ok((Origin { source, stride: row.definition.stride, residue: row.definition.residue }, reply))
@@ -94,19 +93,18 @@ pub fn leave(rows: &mut impl TagRows, tag: &str, server: Server) -> Result<(), R
             return Ok(());
         }
     }
-    let row = lock_to_serve(rows, tag)?;
+    let row = lock(rows, tag, Privilege::Serve)?;
     let current = rows.identity().to_string();
     let (mut shared, _) = reported(rows, &row, server, &current);
-    shared.leave(server.number, &current).expect("it has reported");
-    share(rows, &row, &shared)?;
+    shared.leave(server.number);
+    share(rows, &row, &shared, None)?;
     rows.delete_report(tag, server.number);
     Ok(())
 }
 
 /// The operator's decision that the servers that have not reported are gone for good.
 pub fn resume(rows: &mut impl TagRows, tag: &str, max_id: i64) -> Result<(), Refused> {
-    let row = rows.lock(tag, Privilege::Alter);
-    refuse_attached(&row)?;
+    let row = lock(rows, tag, Privilege::Alter)?;
     let upper_bound = row.definition.upper_bound;
     if max_id > upper_bound {
         return Err(Refused::AboveUpperBound { max_id, upper_bound });
@@ -114,7 +112,7 @@ pub fn resume(rows: &mut impl TagRows, tag: &str, max_id: i64) -> Result<(), Ref
     let current = rows.identity().to_string();
     let mut shared = SharedTag::read(rows, &row, None, &current);
     shared.resume(max_id, &current);
-    share(rows, &row, &shared)
+    share(rows, &row, &shared, None)
 }
 
 /// What the coordinator's own next values follow, or why it may take none. The caller has locked the row.
@@ -125,34 +123,35 @@ pub fn own_allocation(rows: &mut impl TagRows, row: &TagRow) -> Result<Allocatio
     }
     let current = rows.identity().to_string();
     let mut shared = SharedTag::read(rows, row, None, &current);
-    match shared.settle(&current) {
-        Standing::Waits { unreported } => Err(NoValues::Unreported { tag: row.tag.clone(), servers: unreported }),
-        Standing::Grants => match share(rows, row, &shared) {
-            Ok(()) => Ok(shared.allocation),
-            Err(_) => Err(NoValues::BeyondBound { tag: row.tag.clone(), upper_bound: shared.allocation.upper_bound }),
-        },
+    let (unreported, tag) = (shared.settle(&current), row.tag.clone());
+    if !unreported.is_empty() {
+        return Err(NoValues::Unreported { servers: rows.names(&tag, unreported), tag });
+    }
+    share(rows, row, &shared, None).map_err(|_| NoValues::BeyondBound { tag })?;
+    Ok(shared.allocation)
+}
+
+fn lock(rows: &mut impl TagRows, tag: &str, privilege: Privilege) -> Result<TagRow, Refused> {
+    let row = rows.lock(tag, privilege);
+    match privilege {
+        _ if row.link.is_attached() => Err(Refused::Chained),
+        Privilege::Serve if row.created_here => Err(Refused::CreatedHere),
+        _ => Ok(row),
     }
 }
 
-fn lock_to_serve(rows: &mut impl TagRows, tag: &str) -> Result<TagRow, Refused> {
-    let row = rows.lock(tag, Privilege::Serve);
-    refuse_attached(&row)?;
-    if row.created_here { Err(Refused::CreatedHere) } else { Ok(row) }
-}
-
-fn refuse_attached(row: &TagRow) -> Result<(), Refused> {
-    if row.link.is_attached() { Err(Refused::Chained) } else { Ok(()) }
-}
-
-/// A server can have received values above the upper bound.
-fn refuse_beyond_bound(shared: &SharedTag) -> Result<(), Refused> {
+fn share(
+    rows: &mut impl TagRows,
+    row: &TagRow,
+    shared: &SharedTag,
+    report: Option<&ServerReport>,
+) -> Result<(), Refused> {
     let Allocation { max_id, upper_bound, .. } = shared.allocation;
-    if max_id > upper_bound { Err(Refused::Exhausted { upper_bound }) } else { Ok(()) }
-}
-
-fn share(rows: &mut impl TagRows, row: &TagRow, shared: &SharedTag) -> Result<(), Refused> {
-    refuse_beyond_bound(shared)?;
-    rows.share(row, shared);
+    // A server can have received such values.
+    if max_id > upper_bound {
+        return Err(Refused::Exhausted { upper_bound });
+    }
+    rows.share(row, shared, report);
     Ok(())
 }
 

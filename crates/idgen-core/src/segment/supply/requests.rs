@@ -15,7 +15,7 @@ pub trait Asking: Filling {
     fn random_fraction(&mut self) -> f64;
 
     /// Gets a connection for the calls of a request.
-    fn open(&mut self) -> Result<(), Self::Reason>;
+    fn open(&mut self) -> Result<(), String>;
 
     /// The coordinator has answered the request, and the connection may be kept.
     fn answered(&mut self);
@@ -28,31 +28,26 @@ pub trait Asking: Filling {
 
     /// Reports, and asks for values; 0 for none. The coordinator has granted them when this returns, and does so only once.
     /// They count once they are confirmed. Without values, the text names the servers whose reports are missing.
-    fn ask(
-        &mut self,
-        tag: &str,
-        server: Server,
-        count: u64,
-    ) -> Answer<(Origin, Result<ValueRun, String>), Self::Reason>;
+    fn ask(&mut self, tag: &str, server: Server, count: u64) -> Answer<(Origin, Result<ValueRun, String>)>;
 
     /// Ends the attachment of a tag. Succeeds also if the coordinator has forgotten tag and server.
-    fn ask_to_leave(&mut self, tag: &str, server: Server) -> Answer<(), Self::Reason>;
+    fn ask_to_leave(&mut self, tag: &str, server: Server) -> Answer<()>;
 
     /// Waits until synchronous standbys of the coordinator have all that it has committed.
-    fn confirm(&mut self) -> Answer<(), Self::Reason>;
+    fn confirm(&mut self) -> Answer<()>;
 }
 
-pub type Answer<T, R> = Result<T, Failure<R>>;
+pub type Answer<T> = Result<T, Failure>;
 
 /// Why there are no values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure<R> {
+pub enum Failure {
     /// The coordinator does not answer, or cannot grant values of any tag.
-    Coordinator(R),
+    Coordinator(String),
     /// Concerns this tag alone.
-    Tag(R),
+    Tag(NoValues),
     /// The coordinator's tag has no more values.
-    Exhausted(R),
+    Exhausted(String),
     /// The tag was dropped here, or detached.
     Gone,
 }
@@ -60,33 +55,23 @@ pub enum Failure<R> {
 /// Between requests the connection stays open if values were granted within this time.
 const LOADED_US: i64 = 60_000_000;
 
-#[derive(Debug)]
-pub struct Requests<R> {
+#[derive(Debug, Default)]
+pub struct Requests {
     granted_at_us: Option<i64>,
     /// The last request for values was not confirmed.
     is_unconfirmed: bool,
     /// The last failure of the coordinator, unless it has answered since.
-    pub failure: Option<R>,
+    pub failure: Option<String>,
 }
 
-impl<R> Default for Requests<R> {
-    fn default() -> Self {
-        Self { granted_at_us: None, is_unconfirmed: false, failure: None }
-    }
-}
-
-impl<R: Clone> Requests<R> {
+impl Requests {
     /// True if the connection is in use, so that it stays open during a pause.
     pub fn is_loaded(&self, now_us: i64) -> bool {
         self.granted_at_us.is_some_and(|granted_at_us| now_us - granted_at_us < LOADED_US)
     }
 
     /// Makes calls on a connection, and again where that is found broken at once.
-    pub(super) fn call<P: Asking<Reason = R>, T>(
-        &mut self,
-        port: &mut P,
-        mut calls: impl FnMut(&mut P) -> Answer<T, R>,
-    ) -> Answer<T, R> {
+    pub(super) fn call<P: Asking, T>(&mut self, port: &mut P, mut calls: impl FnMut(&mut P) -> Answer<T>) -> Answer<T> {
         loop {
             let outcome = port.open().map_err(Failure::Coordinator).and_then(|()| calls(port));
             let Err(Failure::Coordinator(reason)) = &outcome else {
@@ -104,13 +89,13 @@ impl<R: Clone> Requests<R> {
 
     /// Asks for values, and waits until they count. The values of a request that is not confirmed are lost. So a retry
     /// first waits for the standbys, which changes nothing, and loses no others while these are away.
-    pub(super) fn take_values<P: Asking<Reason = R>>(
+    pub(super) fn take_values(
         &mut self,
-        port: &mut P,
+        port: &mut impl Asking,
         tag: &str,
         server: Server,
         count: u64,
-    ) -> Answer<(ValueRun, Origin), R> {
+    ) -> Answer<(ValueRun, Origin)> {
         let mut is_unconfirmed = self.is_unconfirmed;
         let outcome = self.call(port, |port| {
             if std::mem::replace(&mut is_unconfirmed, true) {
@@ -126,7 +111,7 @@ impl<R: Clone> Requests<R> {
                 Ok(range) => NoValues::NotAskedFor(range),
                 Err(waits_for) => NoValues::Withheld { waits_for },
             };
-            Err(Failure::Tag(port.reason(missing)))
+            Err(Failure::Tag(missing))
         });
         self.is_unconfirmed = is_unconfirmed;
         if outcome.is_ok() {

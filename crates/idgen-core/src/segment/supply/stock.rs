@@ -32,8 +32,10 @@ pub enum Need {
 #[derive(Debug)]
 pub struct Stock {
     pub row: TagRow,
-    /// The rate of draws, and the tenancy of the ring in which it was measured last.
-    supply: Option<(RingHandle, Supply)>,
+    /// The rate of draws.
+    supply: Supply,
+    /// The tenancy of the ring in which it was measured last.
+    handle: Option<RingHandle>,
     /// When values were asked for last.
     pub(super) asked_at_us: Option<i64>,
     report_at_us: i64,
@@ -47,11 +49,11 @@ pub struct Stock {
 impl Stock {
     /// With the row as it is now; `before` is the stock with an earlier one.
     pub fn new(row: TagRow, before: Option<Self>, now_us: i64) -> Self {
-        let (supply, asked_at_us, refused) = (None, None, None);
-        match before {
-            Some(before) => Self { row, ..before },
-            None => Self { row, supply, asked_at_us, report_at_us: now_us, retry_at_us: now_us, failures: 0, refused },
+        if let Some(before) = before {
+            return Self { row, ..before };
         }
+        let (supply, handle, asked_at_us, refused) = (Supply::new(0, now_us), None, None, None);
+        Self { row, supply, handle, asked_at_us, report_at_us: now_us, retry_at_us: now_us, failures: 0, refused }
     }
 
     fn reserve(&self) -> Duration {
@@ -64,26 +66,23 @@ impl Stock {
 
     /// Measures the rate of draws, and returns it.
     pub fn observe(&mut self, ring: &RingSnapshot, now_us: i64) -> f64 {
-        let (handle, reserve) = (ring.tenant.handle, self.reserve());
-        let (known, supply) = self.supply.get_or_insert_with(|| (handle, Supply::new(ring.position, now_us)));
-        match *known == handle {
-            true => supply.sample(ring.position, now_us, reserve, ring.remaining.count == 0),
+        let (handle, reserve) = (Some(ring.tenant.handle), self.reserve());
+        match std::mem::replace(&mut self.handle, handle) == handle {
+            true => self.supply.sample(ring.position, now_us, reserve, ring.remaining.count == 0),
             // What the ring held was discarded, not drawn.
-            false => supply.restart(ring.position, now_us),
+            false => self.supply.restart(ring.position, now_us),
         }
-        *known = handle;
-        supply.rate()
+        self.supply.rate
     }
 
     /// A request is due when fewer values are left; `None` if only waiting sessions make one due.
     pub(super) fn low_water(&self) -> Option<u64> {
-        self.supply.as_ref()?.1.low_water(self.reserve(), self.limits())
+        self.supply.low_water(self.reserve(), self.limits())
     }
 
     /// How many values to ask for; 0 for none.
     pub(super) fn wanted(&self, ring: &RingSnapshot) -> u64 {
-        let wanted = |supply: &Supply| supply.wanted(ring.remaining.count, self.reserve(), ring.demand, self.limits());
-        self.supply.as_ref().map_or(0, |(_, supply)| wanted(supply))
+        self.supply.wanted(ring.remaining.count, self.reserve(), ring.demand, self.limits())
     }
 
     /// When the next request is due, and which one.

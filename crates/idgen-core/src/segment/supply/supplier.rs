@@ -36,11 +36,11 @@ pub trait Supplying: Asking {
 }
 
 /// The supply worker between two requests.
-#[derive(Debug)]
-pub struct Supplier<R> {
+#[derive(Debug, Default)]
+pub struct Supplier {
     /// The attached tags, by the creation numbers of their rows.
     stocks: BTreeMap<i64, Stock>,
-    pub requests: Requests<R>,
+    pub requests: Requests,
     /// When the rows were read last; `None` if they have to be read now.
     read_at_us: Option<i64>,
     /// The count of changes of links when the rows were read last.
@@ -49,7 +49,6 @@ pub struct Supplier<R> {
     has_served_demand: bool,
 }
 
-/// A request to make.
 #[derive(Clone, Copy, Debug)]
 pub struct Due {
     pub creation: i64,
@@ -59,7 +58,6 @@ pub struct Due {
     pub ring: Option<RingSnapshot>,
 }
 
-/// What to do next.
 #[derive(Debug)]
 pub enum Next {
     /// Read the rows first: a report must be that of now.
@@ -69,14 +67,7 @@ pub enum Next {
     Sleep,
 }
 
-impl<R> Default for Supplier<R> {
-    fn default() -> Self {
-        let (stocks, requests) = (BTreeMap::new(), Requests::default());
-        Self { stocks, requests, read_at_us: None, link_changes: 0, has_served_demand: false }
-    }
-}
-
-impl<R: Clone> Supplier<R> {
+impl Supplier {
     /// True if the tag of a ring is attached, by the rows that were read last.
     pub fn is_attached(&self, ring: &RingSnapshot) -> bool {
         self.stocks.get(&ring.tenant.key.creation).is_some_and(|stock| stock.row.link.is_attached())
@@ -143,13 +134,13 @@ impl<R: Clone> Supplier<R> {
     }
 
     /// Makes a request that needs no ring.
-    pub fn tell<P: Supplying<Reason = R>>(&mut self, port: &mut P, due: &Due) -> Answer<(), R> {
+    pub fn tell(&mut self, port: &mut impl Supplying, due: &Due) -> Answer<()> {
         if due.need == Need::Leave { self.leave(port, due.creation) } else { self.report(port, due.creation) }
     }
 
     /// Reports what this server has received. If the coordinator's tag is another one by now, or was altered, discards the
     /// stock.
-    fn report<P: Supplying<Reason = R>>(&mut self, port: &mut P, creation: i64) -> Answer<(), R> {
+    fn report(&mut self, port: &mut impl Supplying, creation: i64) -> Answer<()> {
         let row = &self.stocks.get(&creation).ok_or(Failure::Gone)?.row;
         let received = row.definition.max_id;
         let server = Server { number: row.link.server.ok_or(Failure::Gone)?, received };
@@ -163,7 +154,7 @@ impl<R: Clone> Supplier<R> {
     }
 
     /// Tells the coordinator that a tag was detached.
-    fn leave<P: Supplying<Reason = R>>(&mut self, port: &mut P, creation: i64) -> Answer<(), R> {
+    fn leave(&mut self, port: &mut impl Supplying, creation: i64) -> Answer<()> {
         let row = &self.stocks.get(&creation).ok_or(Failure::Gone)?.row;
         // Since then, the row may have values of its own.
         let (Some(number), Some(received)) = (row.link.server, row.link.received) else { return Err(Failure::Gone) };
@@ -177,13 +168,7 @@ impl<R: Clone> Supplier<R> {
         port.transaction(|port| port.forget(creation, number)).map_err(Failure::Tag)
     }
 
-    /// Fetches values for a ring.
-    pub fn fetch<P: Supplying<Reason = R>>(
-        &mut self,
-        port: &mut P,
-        creation: i64,
-        ring: &RingSnapshot,
-    ) -> Answer<(), R> {
+    pub fn fetch(&mut self, port: &mut impl Supplying, creation: i64, ring: &RingSnapshot) -> Answer<()> {
         let began_us = port.now_us();
         let row = row_of(port, creation)?;
         let stock = self.stocks.get_mut(&creation).ok_or(Failure::Gone)?;
@@ -205,7 +190,7 @@ impl<R: Clone> Supplier<R> {
         let step = (count as i64).clamp(definition.min_step, definition.max_step);
         let version = receive(port, creation, number, range.last(), &origin, step)?;
         if port.was_cancelled() {
-            return Err(Failure::Tag(port.reason(NoValues::Skipped(range))));
+            return Err(Failure::Tag(NoValues::Skipped(range)));
         }
         stock.row.definition.max_id = range.last();
         let (low_water, turn) = (stock.low_water(), turn.map(|(number, _)| number));
@@ -215,7 +200,7 @@ impl<R: Clone> Supplier<R> {
 
     /// Notes the outcome of a request. True for an answer after which no failure of the tag is left, and for the first
     /// failure in a row. `None` if the tag is not attached any more.
-    pub fn conclude<P: Asking<Reason = R>>(&mut self, port: &mut P, due: &Due, answer: &Answer<(), R>) -> Option<bool> {
+    pub fn conclude(&mut self, port: &mut impl Asking, due: &Due, answer: &Answer<()>) -> Option<bool> {
         let stock = self.stocks.get_mut(&due.creation)?;
         let (now_us, jitter) = (port.now_us(), port.random_fraction());
         let Err(failure) = answer else { return Some(stock.succeed(due.need, now_us, jitter)) };
@@ -234,27 +219,27 @@ impl<R: Clone> Supplier<R> {
 
 /// The row of a tag as it is now. Nothing is asked for while another transaction holds its lock: the values could not
 /// be recorded.
-fn row_of<P: Supplying>(port: &mut P, creation: i64) -> Answer<TagRow, P::Reason> {
+fn row_of(port: &mut impl Supplying, creation: i64) -> Answer<TagRow> {
     match port.transaction(|port| port.lock(creation)).map_err(Failure::Tag)? {
         Ok(row) if row.link.is_attached() && row.link.received.is_none() => Ok(row),
-        Err(NotLocked::Busy) => Err(Failure::Tag(port.reason(NoValues::Busy))),
+        Err(NotLocked::Busy) => Err(Failure::Tag(NoValues::Busy)),
         _ => Err(Failure::Gone),
     }
 }
 
 /// Records in the row, durably, the last value received and where it comes from. Returns the version of the row.
-fn receive<P: Supplying>(
-    port: &mut P,
+fn receive(
+    port: &mut impl Supplying,
     creation: i64,
     server: i64,
     last: i64,
     origin: &Origin,
     step: i64,
-) -> Answer<i64, P::Reason> {
-    let record = |port: &mut P| {
+) -> Answer<i64> {
+    let version = port.transaction(|port| {
         port.require_durability();
         let mut row = port.await_lock(creation)?;
         if row.receive(server, last, origin, step) { port.record(&row) } else { None }
-    };
-    port.transaction(record).map_err(Failure::Tag)?.ok_or(Failure::Gone)
+    });
+    version.map_err(Failure::Tag)?.ok_or(Failure::Gone)
 }

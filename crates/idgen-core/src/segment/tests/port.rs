@@ -74,15 +74,17 @@ impl TagRows for Coordinator {
         self.reports.iter().filter(|report| server.is_none_or(|server| report.server == server)).cloned().collect()
     }
 
-    fn share(&mut self, _row: &TagRow, shared: &SharedTag) {
-        self.tag.definition.max_id = shared.allocation.max_id;
-        self.tag.link.history = shared.history.clone();
+    fn names(&mut self, _tag: &str, servers: Vec<i64>) -> String {
+        format!("{servers:?}")
     }
 
-    fn report(&mut self, row: &TagRow, shared: &SharedTag, report: &ServerReport) {
-        self.delete_report(&row.tag, report.server);
-        self.reports.push(report.clone());
-        self.share(row, shared);
+    fn share(&mut self, row: &TagRow, shared: &SharedTag, report: Option<&ServerReport>) {
+        if let Some(report) = report {
+            self.delete_report(&row.tag, report.server);
+            self.reports.push(report.clone());
+        }
+        self.tag.definition.max_id = shared.allocation.max_id;
+        self.tag.link.history = shared.history.clone();
     }
 
     fn clear_reports(&mut self, _row: &TagRow, _received: i64) {
@@ -175,12 +177,6 @@ impl Process {
 }
 
 impl Filling for Process {
-    type Reason = NoValues;
-
-    fn reason(&mut self, missing: NoValues) -> NoValues {
-        missing
-    }
-
     fn now_us(&mut self) -> i64 {
         0
     }
@@ -240,7 +236,7 @@ impl Refilling for Process {
     fn exhaust(&mut self, _version: i64) {}
 
     fn evict(&mut self) {
-        self.table.evict(0);
+        self.table.end(0);
     }
 }
 
@@ -249,7 +245,7 @@ impl Asking for Process {
         0.5
     }
 
-    fn open(&mut self) -> Result<(), NoValues> {
+    fn open(&mut self) -> Result<(), String> {
         self.effect("open");
         self.connected_to = Some(self.coordinator.borrow().identity.timeline);
         Ok(())
@@ -266,14 +262,14 @@ impl Asking for Process {
         false
     }
 
-    fn ask(&mut self, tag: &str, server: Server, count: u64) -> Answer<(Origin, Result<ValueRun, String>), NoValues> {
+    fn ask(&mut self, tag: &str, server: Server, count: u64) -> Answer<(Origin, Result<ValueRun, String>)> {
         self.effect("ask");
         let (origin, reply) = rows::request(&mut *self.coordinator.borrow_mut(), tag, server, count).unwrap();
         if self.faults.fails_over {
             self.coordinator.borrow_mut().fail_over();
         }
         if self.faults.loses_answer {
-            return Err(Failure::Coordinator(NoValues::Busy));
+            return Err(Failure::Coordinator(String::new()));
         }
         let granted = match reply {
             Reply::Granted(run) => Ok(run),
@@ -283,17 +279,17 @@ impl Asking for Process {
         Ok((origin, granted))
     }
 
-    fn ask_to_leave(&mut self, tag: &str, server: Server) -> Answer<(), NoValues> {
+    fn ask_to_leave(&mut self, tag: &str, server: Server) -> Answer<()> {
         self.effect("leave");
         rows::leave(&mut *self.coordinator.borrow_mut(), tag, server).unwrap();
         Ok(())
     }
 
-    fn confirm(&mut self) -> Answer<(), NoValues> {
+    fn confirm(&mut self) -> Answer<()> {
         self.effect("confirm");
         let mut coordinator = self.coordinator.borrow_mut();
         if self.faults.standby_is_away || self.connected_to != Some(coordinator.identity.timeline) {
-            return Err(Failure::Coordinator(NoValues::Busy));
+            return Err(Failure::Coordinator(String::new()));
         }
         if !self.faults.standby_lags {
             coordinator.standby = (coordinator.tag.clone(), coordinator.reports.clone());

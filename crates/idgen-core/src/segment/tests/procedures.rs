@@ -58,7 +58,7 @@ fn refill_takes_nothing_from_a_row_that_is_attached_or_older_than_the_ring() {
 /// An attached server, and the memory of its supply worker.
 struct Attached {
     process: Process,
-    supplier: Supplier<NoValues>,
+    supplier: Supplier,
 }
 
 impl Attached {
@@ -78,7 +78,7 @@ impl Attached {
     }
 
     /// Makes a request. `None` if the process has ended, and is started again.
-    fn serve(&mut self, need: Need, faults: Faults) -> Option<Answer<(), NoValues>> {
+    fn serve(&mut self, need: Need, faults: Faults) -> Option<Answer<()>> {
         let Self { process, supplier } = self;
         let (ring, creation) = (process.ring(1), process.row.key.creation);
         supplier.observe(&ring, 0);
@@ -170,7 +170,7 @@ fn values_are_asked_for_above_what_the_row_has_now() {
 fn report_is_that_of_rows_that_were_just_read() {
     let mut supplier = Attached::new(&fleet(), 1).supplier;
     let due = |need, at_us| Due { creation: 1, need, at_us, ring: None };
-    let next = |supplier: &mut Supplier<NoValues>, need, now_us| supplier.next(&[due(need, 0)], now_us);
+    let next = |supplier: &mut Supplier, need, now_us| supplier.next(&[due(need, 0)], now_us);
     for need in [Need::Report, Need::Leave] {
         assert!(matches!(next(&mut supplier, need, 999_999), Next::Serve(_)), "{need:?}");
         assert!(matches!(next(&mut supplier, need, 1_000_000), Next::Read), "{need:?}");

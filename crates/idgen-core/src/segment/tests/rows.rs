@@ -106,6 +106,6 @@ fn own_draws_of_a_coordinator_record_the_history_that_no_server_can_object_to() 
     request(&mut coordinator, "t", server, 0).unwrap();
     coordinator.identity.timeline += 1;
     let row = coordinator.tag.clone();
-    let missing = NoValues::Unreported { tag: "t".to_owned(), servers: vec![1] };
+    let missing = NoValues::Unreported { tag: "t".to_owned(), servers: "[1]".to_owned() };
     assert_eq!(own_allocation(&mut coordinator, &row), Err(missing));
 }

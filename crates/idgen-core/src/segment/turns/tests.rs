@@ -5,8 +5,8 @@ fn run(first: i64, count: u64) -> ValueRun {
     ValueRun { first, count, stride: 1 }
 }
 
-fn drawn(first: i64, count: u64) -> Claim {
-    Claim::Drawn { run: run(first, count), makes_room: false }
+fn drawn(first: i64, count: u64) -> Option<Draw> {
+    Some(Draw::Drawn { run: run(first, count), request: false })
 }
 
 #[test]
@@ -18,7 +18,7 @@ fn turn_asks_for_what_its_calls_want_and_they_draw_it() {
     assert_eq!(turns.begin(), Some((1, 5)));
     let late = turns.join(1);
     turns.bring(1, run(11, 5));
-    assert_eq!(turns.claim(late, false), Claim::Waits, "it was asked for before this call began");
+    assert_eq!(turns.claim(late, false), None, "it was asked for before this call began");
     assert_eq!(turns.claim(second, false), drawn(11, 3));
     assert_eq!(turns.begin(), Some((2, 1)));
     turns.bring(2, run(20, 1));
@@ -32,9 +32,9 @@ fn call_of_a_turn_that_brings_too_little_joins_another_one() {
     let [whole, some, none] = [3, 2, 1].map(|count| turns.join(count));
     assert_eq!(turns.begin(), Some((1, 6)));
     turns.bring(1, run(1, 2));
-    assert_eq!(turns.claim(whole, true), Claim::Nothing);
+    assert_eq!(turns.claim(whole, true), Some(Draw::Dry));
     assert_eq!(turns.claim(some, false), drawn(1, 2));
-    assert_eq!(turns.claim(none, false), Claim::Nothing);
+    assert_eq!(turns.claim(none, false), Some(Draw::Dry));
     assert_eq!(turns.kept[0].owed, 0);
 }
 
@@ -43,10 +43,10 @@ fn turn_that_fails_has_nothing_also_later() {
     let mut turns = Turns::default();
     let ticket = turns.join(1);
     let (number, _) = turns.begin().expect("a call has joined");
-    assert_eq!(turns.claim(ticket, false), Claim::Waits);
+    assert_eq!(turns.claim(ticket, false), None);
     turns.give_up();
     turns.bring(number, run(1, 1));
-    assert_eq!(turns.claim(ticket, false), Claim::Nothing);
+    assert_eq!(turns.claim(ticket, false), Some(Draw::Dry));
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn call_that_withdraws_is_not_asked_for_and_keeps_no_room() {
     assert_eq!(turns.begin(), Some((1, 1)));
     turns.withdraw(ticket);
     turns.bring(1, run(1, 1));
-    assert_eq!(turns.claim(ticket, false), Claim::Nothing);
+    assert_eq!(turns.claim(ticket, false), Some(Draw::Dry));
     assert_eq!(turns.room(), Some(0));
 }
 
@@ -75,10 +75,10 @@ fn calls_that_never_draw_delay_a_turn_only_if_they_are_of_all_kept_turns() {
         .collect();
     turns.join(1);
     assert_eq!((turns.due(), turns.begin()), (0, None));
-    assert_eq!(turns.claim(slow[3], false), Claim::Drawn { run: run(3, 1), makes_room: true });
+    assert_eq!(turns.claim(slow[3], false), Some(Draw::Drawn { run: run(3, 1), request: true }));
     assert_eq!(turns.due(), 1);
     assert!(turns.begin().is_some());
-    assert_eq!(turns.claim(slow[0], false), Claim::Drawn { run: run(0, 1), makes_room: true });
+    assert_eq!(turns.claim(slow[0], false), Some(Draw::Drawn { run: run(0, 1), request: true }));
 }
 
 #[test]
@@ -91,13 +91,13 @@ fn another_tenancy_serves_no_earlier_call() {
     turns.bring(number, run(1, 1));
     let ticket = turns.join(1);
     for ticket in [begun, waiting] {
-        assert_eq!(turns.claim(ticket, false), Claim::Nothing);
+        assert_eq!(turns.claim(ticket, false), Some(Draw::Dry));
         turns.withdraw(ticket);
     }
     let (number, wanted) = turns.begin().expect("a call has joined");
     assert_eq!(wanted, 1);
     turns.bring(number, run(5, 1));
-    assert_eq!(turns.claim(waiting, false), Claim::Nothing);
+    assert_eq!(turns.claim(waiting, false), Some(Draw::Dry));
     assert_eq!(turns.claim(ticket, false), drawn(5, 1));
 }
 
@@ -128,9 +128,9 @@ proptest! {
         let settle = |turns: &mut Turns, calls: &mut Vec<(Ticket, i64)>, all: &mut Vec<i64>, call: usize| {
             let (ticket, floor) = calls[call];
             match turns.claim(ticket, true) {
-                Claim::Waits => {}
-                Claim::Nothing => { calls.swap_remove(call); }
-                Claim::Drawn { run, .. } => {
+                None => {}
+                Some(Draw::Dry) => { calls.swap_remove(call); }
+                Some(Draw::Drawn { run, .. }) => {
                     assert!(run.first >= floor && run.count == ticket.count);
                     all.extend(run.first..=run.last());
                     calls.swap_remove(call);

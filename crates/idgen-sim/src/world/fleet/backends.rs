@@ -3,18 +3,16 @@
 use super::network::TIMEOUT;
 use super::transaction::{Raised, Transaction, UNKNOWN, guarded};
 use super::{Backend, TAGS};
-use idgen_core::segment::ValueRun;
 use idgen_core::segment::fleet::Reply;
 use idgen_core::segment::fleet::rows::{self, Refused, Server};
-use idgen_core::segment::supply::requests::Failure;
+use idgen_core::segment::supply::requests::{Answer, Failure};
 use idgen_core::segment::tag::Origin;
-
-pub type Answered<T> = Result<T, Failure<&'static str>>;
+use idgen_core::segment::{NoValues, ValueRun};
 
 /// The origin, and values unless the coordinator withholds them.
 pub type Granted = (Origin, Result<ValueRun, String>);
 
-pub fn request(backend: &Backend, tag: usize, server: Server, count: u64) -> Answered<Granted> {
+pub fn request(backend: &Backend, tag: usize, server: Server, count: u64) -> Answer<Granted> {
     let (origin, reply) = in_transaction(
         backend,
         |transaction| rows::request(transaction, TAGS[tag], server, count),
@@ -33,7 +31,7 @@ pub fn request(backend: &Backend, tag: usize, server: Server, count: u64) -> Ans
     Ok((origin, granted))
 }
 
-pub fn leave(backend: &Backend, tag: usize, server: Server) -> Answered<()> {
+pub fn leave(backend: &Backend, tag: usize, server: Server) -> Answer<()> {
     let left = in_transaction(
         backend,
         |transaction| rows::leave(transaction, TAGS[tag], server),
@@ -43,13 +41,13 @@ pub fn leave(backend: &Backend, tag: usize, server: Server) -> Answered<()> {
     );
     match left {
         // The tag was dropped and this server forgotten, as by an earlier call whose answer was lost.
-        Err(Failure::Tag(reason)) if reason == UNKNOWN.0 => Ok(()),
+        Err(Failure::Tag(NoValues::Raised(reason))) if reason == UNKNOWN.0 => Ok(()),
         left => left,
     }
 }
 
 /// Waits until the standby has all that this coordinator has committed.
-pub fn confirm(backend: &Backend) -> Answered<()> {
+pub fn confirm(backend: &Backend) -> Answer<()> {
     let position = backend.process.directory(|directory| {
         directory.flush();
         directory.wal.flushed
@@ -58,7 +56,7 @@ pub fn confirm(backend: &Backend) -> Answered<()> {
     let until_us = backend.world().now_us.get() + TIMEOUT.as_micros() as i64;
     match backend.await_standby(position, until_us) {
         true => Ok(()),
-        false => Err(Failure::Coordinator("the standby does not answer")),
+        false => Err(Failure::Coordinator("the standby does not answer".to_owned())),
     }
 }
 
@@ -66,13 +64,14 @@ fn in_transaction<T>(
     backend: &Backend,
     work: impl FnOnce(&mut Transaction) -> Result<T, Refused>,
     before_commit: impl FnOnce(&T),
-) -> Answered<T> {
+) -> Answer<T> {
     let mut transaction = Transaction::new(backend);
-    let outcome = guarded(|| work(&mut transaction)).map_err(|Raised(reason)| Failure::Tag(reason))?;
-    let result = outcome.map_err(|refused| match refused {
-        Refused::Exhausted { .. } => Failure::Exhausted("there are too few values"),
-        Refused::Unknown => Failure::Tag(UNKNOWN.0),
-        Refused::Chained | Refused::CreatedHere | Refused::AboveUpperBound { .. } => Failure::Tag("it is refused"),
+    let refused = |reason: &str| Failure::Tag(NoValues::Raised(reason.to_owned()));
+    let outcome = guarded(|| work(&mut transaction)).map_err(|Raised(reason)| refused(reason))?;
+    let result = outcome.map_err(|error| match error {
+        Refused::Exhausted { .. } => Failure::Exhausted("there are too few values".to_owned()),
+        Refused::Unknown => refused(UNKNOWN.0),
+        Refused::Chained | Refused::CreatedHere | Refused::AboveUpperBound { .. } => refused("it is refused"),
     })?;
     before_commit(&result);
     transaction.commit();

@@ -48,7 +48,7 @@ pub fn begin_to_serve(backend: &Backend) {
     }
     backend.process.change(|server| server.phase = Phase::Running);
     if (0..TAGS.len()).any(|tag| backend.tag_row(tag).is_some_and(|row| row.link.server.is_some())) {
-        backend.summon_once(true);
+        backend.summon_worker(true, false);
     }
 }
 

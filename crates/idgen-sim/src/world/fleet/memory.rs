@@ -2,11 +2,10 @@
 
 use super::super::World;
 use super::Backend;
-use idgen_core::segment::chains::{Chains, END};
+use idgen_core::segment::chains::{Chains, END, TagMap};
 use idgen_core::segment::refillers::Refiller;
-use idgen_core::segment::rests::{Rest, Rests};
 use idgen_core::segment::turns::Turns;
-use idgen_core::segment::{NewRange, Ring, RingHandle, RingSnapshot, RingTable, RingTenant, TagKey};
+use idgen_core::segment::{NewRange, Rest, Ring, RingHandle, RingSnapshot, RingTable, RingTenant, TagKey};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
@@ -45,7 +44,7 @@ struct Table {
     tenants: Vec<Option<RingTenant>>,
     chains: [Vec<u32>; 2],
     hand: usize,
-    rests: Vec<Option<Rest>>,
+    rests: Vec<Option<(TagKey, Rest)>>,
     chains_of_rests: [Vec<u32>; 2],
     rest_count: usize,
     rest_hand: usize,
@@ -94,11 +93,11 @@ impl Memory {
             &mut *owner;
         let [rest_heads, rest_nexts] = chains_of_rests;
         let chains_of_rests = Chains { heads: rest_heads, nexts: rest_nexts };
-        let rests = Rests { places: rests, chains: chains_of_rests, count: *rest_count, hand: *rest_hand };
+        let rests = TagMap { places: rests, chains: chains_of_rests, count: *rest_count, hand: *rest_hand };
         let (chains, displaced) = (Chains { heads, nexts }, 0);
         let mut table = RingTable { rings: &self.rings, tenants, chains, hand: *hand, displaced, rests };
         let result = work(&mut table);
-        let RingTable { hand: next_hand, rests: Rests { count, hand: next_rest_hand, .. }, .. } = table;
+        let RingTable { hand: next_hand, rests: TagMap { count, hand: next_rest_hand, .. }, .. } = table;
         (*hand, *rest_count, *rest_hand) = (next_hand, count, next_rest_hand);
         result
     }

@@ -94,7 +94,7 @@ pub fn detach(backend: &Backend, tag: usize) {
         true => row.detach(),
         false => raise(Raised("it is not attached")),
     });
-    backend.summon_once(true);
+    backend.summon_worker(true, false);
 }
 
 /// A detached tag gets values that the fleet never has.

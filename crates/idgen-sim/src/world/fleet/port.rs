@@ -26,29 +26,14 @@ impl<'a, W> Port<'a, W> {
 }
 
 impl<W> Filling for Port<'_, W> {
-    type Reason = &'static str;
-
-    fn reason(&mut self, missing: NoValues) -> &'static str {
-        let (goal, reason) = match missing {
-            NoValues::Busy => (None, "another transaction has locked the row"),
-            NoValues::Unreported { .. } => (Some("a coordinator waits before it draws"), "servers have not reported"),
-            NoValues::BeyondBound { .. } => (None, "received values are above the upper bound"),
-            NoValues::Skipped(_) => (Some("a wait for the standby is canceled"), "a wait was canceled"),
-            NoValues::NotAskedFor(_) => (Some("values were not asked for"), "values were not asked for"),
-            NoValues::Withheld { .. } => (Some("values are withheld"), "the coordinator waits for reports"),
-        };
-        goal.into_iter().for_each(|goal| self.backend.world().reach(goal));
-        reason
-    }
-
     fn now_us(&mut self) -> i64 {
         self.backend.now_us()
     }
 
-    fn transaction<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> Result<R, &'static str> {
+    fn transaction<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> Result<R, NoValues> {
         self.transaction = Some(Transaction::new(self.backend));
         self.was_canceled = false;
-        let result = guarded(|| work(self)).map_err(|raised| raised.0);
+        let result = guarded(|| work(self)).map_err(|raised| NoValues::Raised(raised.0.to_owned()));
         let transaction = self.transaction.take();
         let result = result?;
         self.was_canceled = !transaction.is_none_or(Transaction::commit);
@@ -73,6 +58,18 @@ impl<W> Filling for Port<'_, W> {
     fn install(&mut self, key: TagKey, new: NewRange) {
         self.backend.install(key, &new);
     }
+}
+
+/// A ring gets no values.
+pub fn note(backend: &Backend, missing: &NoValues) {
+    let goal = match missing {
+        NoValues::Unreported { .. } => "a coordinator waits before it draws",
+        NoValues::Skipped(_) => "a wait for the standby is canceled",
+        NoValues::NotAskedFor(_) => "values were not asked for",
+        NoValues::Withheld { .. } => "values are withheld",
+        NoValues::Busy | NoValues::BeyondBound { .. } | NoValues::Raised(_) => return,
+    };
+    backend.world().reach(goal);
 }
 
 pub fn index_of(row: &TagRow) -> usize {
@@ -122,6 +119,6 @@ impl<'a> Refilling for Port<'a, Refill> {
 
     fn evict(&mut self) {
         let Refill { index, tenant } = self.work;
-        self.backend.memory.table(|table| table.has_tenancy(index, tenant.handle).then(|| table.evict(index)));
+        self.backend.memory.table(|table| table.has_tenancy(index, tenant.handle).then(|| table.end(index)));
     }
 }

@@ -144,7 +144,7 @@ impl Fleet {
         for index in COORDINATORS..self.servers(stage) {
             // A worker that was terminated does not begin again by itself.
             if stage.server(index, |server| server.phase) == Phase::Running {
-                self.shared.spawn(&stage.world, index, "statement", |backend| backend.summon_once(true));
+                self.shared.spawn(&stage.world, index, "statement", |backend| backend.summon_worker(true, false));
             }
         }
         // One tag of a server after the other: they may take the only ring from each other.

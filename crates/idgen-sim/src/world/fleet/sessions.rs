@@ -5,7 +5,7 @@ use super::super::rows::{Key, Row};
 use super::judge::Drawn;
 use super::memory::RingRow;
 use super::{Backend, TAGS};
-use idgen_core::segment::turns::{Claim, Ticket};
+use idgen_core::segment::turns::Ticket;
 use idgen_core::segment::{Draw, RingHandle, ValueRun};
 use idgen_core::tenancy::Ended;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -163,13 +163,10 @@ impl Drawing<'_> {
         }
         let Some((_, ticket)) = self.joined else { return Ok(Draw::Dry) };
         let claim = memory.turns.borrow_mut()[index].claim(ticket, self.is_block);
-        if claim != Claim::Waits {
+        if claim.is_some() {
             self.joined = None;
         }
-        Ok(match claim {
-            Claim::Drawn { run, makes_room } => Draw::Drawn { run, request: makes_room },
-            Claim::Waits | Claim::Nothing => Draw::Dry,
-        })
+        Ok(claim.unwrap_or(Draw::Dry))
     }
 
     /// Asks for values, unless this process has asked since the last refill.

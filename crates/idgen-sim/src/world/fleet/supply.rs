@@ -1,8 +1,8 @@
 //! The supply worker: its main loop, and its way to the coordinator.
 
-use super::backends::{self, Answered, Granted};
+use super::backends::{self, Granted};
 use super::network::{Connection, TIMEOUT};
-use super::port::{Port, index_of};
+use super::port::{Port, index_of, note};
 use super::workers::Restored;
 use super::{Backend, TAGS};
 use idgen_core::coordinator::link::{Link, Step};
@@ -61,7 +61,7 @@ pub fn run(backend: &Backend) {
 }
 
 /// Reads the attached tags, and ends the rings of others.
-fn read_rows(port: &mut Worker, supplier: &mut Supplier<&'static str>, rings: &[RingSnapshot]) {
+fn read_rows(port: &mut Worker, supplier: &mut Supplier, rings: &[RingSnapshot]) {
     let backend = port.backend;
     let link_changes = backend.memory.link_changes.get();
     backend.process.step();
@@ -75,10 +75,10 @@ fn read_rows(port: &mut Worker, supplier: &mut Supplier<&'static str>, rings: &[
 }
 
 fn evict(backend: &Backend, index: usize, tenant: &RingTenant) {
-    backend.memory.table(|table| table.has_tenancy(index, tenant.handle).then(|| table.evict(index)));
+    backend.memory.table(|table| table.has_tenancy(index, tenant.handle).then(|| table.end(index)));
 }
 
-fn sleep(port: &mut Worker, supplier: &Supplier<&'static str>, needs: &[Due], is_idle: bool) {
+fn sleep(port: &mut Worker, supplier: &Supplier, needs: &[Due], is_idle: bool) {
     let longest_us = if is_idle { REPORT_EVERY_US } else { OBSERVE_EVERY_US };
     let now_us = port.backend.now_us();
     let next_us = needs.iter().map(|due| (due.at_us - now_us).max(0)).min();
@@ -90,7 +90,7 @@ fn sleep(port: &mut Worker, supplier: &Supplier<&'static str>, needs: &[Due], is
     port.backend.process.wait(pause);
 }
 
-fn serve(port: &mut Worker, supplier: &mut Supplier<&'static str>, due: &Due) {
+fn serve(port: &mut Worker, supplier: &mut Supplier, due: &Due) {
     let backend = port.backend;
     let ring = due.ring.filter(|_| matches!(due.need, Need::Demand | Need::LowWater));
     let answer = match ring {
@@ -111,6 +111,9 @@ fn serve(port: &mut Worker, supplier: &mut Supplier<&'static str>, due: &Due) {
         backend.world().reach("a server leaves");
     }
     if let Err(failure) = &answer {
+        if let Failure::Tag(missing) = failure {
+            note(backend, missing);
+        }
         backend.process.tell(|| format!("cannot {:?}: {failure:?}", due.need));
     }
     supplier.conclude(port, due, &answer);
@@ -118,7 +121,7 @@ fn serve(port: &mut Worker, supplier: &mut Supplier<&'static str>, due: &Due) {
 }
 
 /// A request that has failed leaves its demand, unless there are no more values.
-fn keep_demand(port: &mut Worker, answer: &Answer<(), &'static str>, ring: &RingSnapshot) {
+fn keep_demand(port: &mut Worker, answer: &Answer<()>, ring: &RingSnapshot) {
     let demand = port.work.demand.take();
     match answer {
         Err(Failure::Coordinator(_) | Failure::Tag(_)) => drop(demand),
@@ -139,9 +142,9 @@ impl Worker<'_> {
         Some(self.backend.now_us() + retry_at.saturating_duration_since(now).as_micros() as i64)
     }
 
-    fn call<T: 'static>(&mut self, statement: impl FnOnce(&Backend) -> Answered<T> + 'static) -> Answered<T> {
+    fn call<T: 'static>(&mut self, statement: impl FnOnce(&Backend) -> Answer<T> + 'static) -> Answer<T> {
         let connection = self.work.connection.as_ref().expect("a request opens it first");
-        connection.call(self.backend, statement).unwrap_or_else(|broken| Err(Failure::Coordinator(broken)))
+        connection.call(self.backend, statement).unwrap_or_else(|broken| Err(Failure::Coordinator(broken.to_owned())))
     }
 }
 
@@ -150,7 +153,7 @@ impl Asking for Worker<'_> {
         0.5
     }
 
-    fn open(&mut self) -> Result<(), &'static str> {
+    fn open(&mut self) -> Result<(), String> {
         let backend = self.backend;
         backend.process.check_interrupts();
         backend.process.step();
@@ -187,7 +190,7 @@ impl Asking for Worker<'_> {
         is_repeated
     }
 
-    fn ask(&mut self, name: &str, server: Server, count: u64) -> Answer<Granted, &'static str> {
+    fn ask(&mut self, name: &str, server: Server, count: u64) -> Answer<Granted> {
         let tag = TAGS.iter().position(|tag| *tag == name).expect("a tag of this world");
         let repeats_once_in = self.backend.shared.network.borrow().repeats_once_in;
         if let Some((of, number, answer)) = &self.work.last
@@ -211,12 +214,12 @@ impl Asking for Worker<'_> {
         Ok(granted)
     }
 
-    fn ask_to_leave(&mut self, name: &str, server: Server) -> Answer<(), &'static str> {
+    fn ask_to_leave(&mut self, name: &str, server: Server) -> Answer<()> {
         let tag = TAGS.iter().position(|tag| *tag == name).expect("a tag of this world");
         self.call(move |backend| backends::leave(backend, tag, server))
     }
 
-    fn confirm(&mut self) -> Answer<(), &'static str> {
+    fn confirm(&mut self) -> Answer<()> {
         self.call(backends::confirm)?;
         self.work.is_unconfirmed = false;
         Ok(())

@@ -267,23 +267,24 @@ impl TagRows for Transaction<'_> {
         reports
     }
 
-    fn share(&mut self, row: &TagRow, shared: &SharedTag) {
-        let mut row = row.clone();
-        row.definition.max_id = row.definition.max_id.max(shared.allocation.max_id);
-        row.link.history = shared.history.clone();
-        self.write(index_of(&row.tag), row, true);
+    fn names(&mut self, _tag: &str, servers: Vec<i64>) -> String {
+        format!("{servers:?}")
     }
 
-    fn report(&mut self, row: &TagRow, shared: &SharedTag, report: &ServerReport) {
-        let tag = index_of(&row.tag);
-        let key = Key::Report(tag, report.server);
-        // A tag that was created again waits for reports, whether values were lost or not.
-        let is_own = row.link.history.as_deref() == Some(&self.identity.to_string());
-        if is_own && report.max_id > row.definition.max_id && self.read(key).is_some() {
-            self.noticed.push(tag);
+    fn share(&mut self, row: &TagRow, shared: &SharedTag, report: Option<&ServerReport>) {
+        let (tag, mut row) = (index_of(&row.tag), row.clone());
+        if let Some(report) = report {
+            let key = Key::Report(tag, report.server);
+            // A tag that was created again waits for reports, whether values were lost or not.
+            let is_own = row.link.history.as_deref() == Some(&self.identity.to_string());
+            if is_own && report.max_id > row.definition.max_id && self.read(key).is_some() {
+                self.noticed.push(tag);
+            }
+            self.changes.insert(key, Some(Row::Report(report.clone())));
         }
-        self.changes.insert(key, Some(Row::Report(report.clone())));
-        self.share(row, shared);
+        row.definition.max_id = row.definition.max_id.max(shared.allocation.max_id);
+        row.link.history = shared.history.clone();
+        self.write(tag, row, true);
     }
 
     fn clear_reports(&mut self, row: &TagRow, _received: i64) {

@@ -1,7 +1,7 @@
 //! The workers that fill rings: how sessions ask for them, how they begin and end, and the loop of the refill worker.
 
 use super::super::effects::Canceled;
-use super::port::{Port, Refill};
+use super::port::{Port, Refill, note};
 use super::{Backend, supply};
 use idgen_core::segment::RingTenant;
 use idgen_core::segment::refill::refill;
@@ -21,19 +21,13 @@ fn duty(is_attached: bool) -> Duty {
 impl Backend<'_> {
     /// Wakes the worker that serves a ring, or starts one. After a failure, the next start has to wait.
     pub fn summon(&self, index: usize) {
-        self.summon_by(self.memory.states[index].is_attached.get(), |refillers, duty, now_us| {
-            refillers.call(duty, now_us)
-        });
+        self.summon_worker(self.memory.states[index].is_attached.get(), true);
     }
 
-    /// The same for a caller that does not ask again.
-    pub fn summon_once(&self, is_attached: bool) {
-        self.summon_by(is_attached, |refillers, duty, now_us| refillers.call_once(duty, now_us));
-    }
-
-    fn summon_by(&self, is_attached: bool, call: impl FnOnce(&mut Refillers, Duty, i64) -> Call) {
+    /// Wakes a worker, or starts one.
+    pub fn summon_worker(&self, is_attached: bool, asks_again: bool) {
         let duty = duty(is_attached);
-        let call = call(&mut Refillers(&mut *self.memory.refillers.borrow_mut()), duty, self.now_us());
+        let call = Refillers(&mut *self.memory.refillers.borrow_mut()).call(duty, asks_again, self.now_us());
         match call {
             Call::Wake { .. } => self.signal(),
             Call::Start if self.world().faults.borrow().no_workers => {
@@ -55,7 +49,7 @@ impl Backend<'_> {
         if !state.is_attached.get() {
             state.demand.set(state.demand.get().max(1));
         }
-        self.summon_once(state.is_attached.get());
+        self.summon_worker(state.is_attached.get(), false);
     }
 
     /// Ends the worker's registration, unless there is demand that it can serve.
@@ -126,10 +120,11 @@ fn serve(backend: &Backend, index: usize, tenant: RingTenant, demand: u64) -> bo
     let restore = Restored { backend, index, demand };
     let mut port = Port::new(backend, Refill { index, tenant });
     let failure = refill(&mut port, &tenant, demand).err();
-    match failure {
+    match &failure {
         None => std::mem::forget(restore),
-        Some(reason) => {
-            backend.process.tell(|| format!("cannot refill: {reason}"));
+        Some(missing) => {
+            note(backend, missing);
+            backend.process.tell(|| format!("cannot refill: {missing:?}"));
             backend.memory.in_tenancy(index, tenant.handle, |state| state.is_failing.set(true));
         }
     }

@@ -103,12 +103,10 @@ impl World {
             Step::FallBack { states } => self.fall_back(self.states.len().saturating_sub(1 + states)),
             Step::Leave { server } => {
                 let Some(server) = self.attached(server) else { return };
-                self.receive(server);
-                let history = self.history();
-                if self.with_rows_of(server, |tag| tag.leave(server as i64, &history)).is_ok() {
-                    self.servers[server].has_left = true;
-                    self.commit();
-                }
+                self.report(server);
+                self.with_rows_of(server, |tag| tag.leave(server as i64));
+                self.servers[server].has_left = true;
+                self.commit();
             }
             Step::Resume { above } => self.resume(above),
             Step::Recreate => self.recreate(),
