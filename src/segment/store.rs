@@ -170,7 +170,7 @@ pub fn lock(creation: i64) -> Result<TagRow, NotLocked> {
 static VISIBLE: Query = Query::new(&SEGMENT, || format!("SELECT creation FROM idgen.segment WHERE {}", is_visible()));
 
 /// The statistics of a row are shown to the role $1.
-pub fn is_visible() -> String {
+fn is_visible() -> String {
     format!(
         "({} OR pg_catalog.pg_has_role($1, 'pg_read_all_stats'::pg_catalog.name, 'USAGE'))",
         args::owns_or_has("$1", "drawers")
@@ -229,6 +229,15 @@ static ATTACHED: Query = Query::new(&SEGMENT, || {
 /// The attached tags of this database, and those whose coordinator has to hear that they are not any more.
 pub fn attached() -> Vec<TagRow> {
     SEGMENT.find().map_or_else(Vec::new, |_| ATTACHED.read_latest(&[], stored))
+}
+
+static SHARED: Query = Query::new(&SEGMENT, || {
+    format!("SELECT {} FROM idgen.segment WHERE history IS NOT NULL AND {} ORDER BY tag", columns(), is_visible())
+});
+
+/// The tags that servers have been attached to, those that the current user may see.
+pub fn shared() -> Vec<TagRow> {
+    SHARED.read_latest(&[user().into()], stored)
 }
 
 static FORGET: Query = SEGMENT.query(

@@ -40,7 +40,7 @@ impl Supply {
     }
 
     fn connection(&mut self) -> &mut Coordinator {
-        self.connection.as_mut().expect(OPENED)
+        self.connection.as_mut().expect("a request opens it first")
     }
 }
 
@@ -71,8 +71,8 @@ impl Asking for Port<Supply> {
     }
 
     fn ask(&mut self, tag: &str, server: Server, count: u64) -> Answer<(Origin, Result<ValueRun, String>)> {
-        let Supply { connection, name, .. } = &mut self.0;
-        let coordinator = connection.as_mut().expect(OPENED);
+        let name = self.0.name.clone();
+        let coordinator = self.0.connection();
         let sql = format!(
             "SELECT granted.first_id, granted.count, granted.stride, granted.residue, granted.source, granted.waits_for \
              FROM {}.segment_request($1, $2::pg_catalog.int8, $3, $4::pg_catalog.int8, $5::pg_catalog.int8) AS granted",
@@ -81,7 +81,7 @@ impl Asking for Port<Supply> {
         let Server { number, received } = server;
         crate::pg::crash_point!("fleet: before the request");
         let row =
-            coordinator.query(sql, &[tag, &number.to_string(), name, &received.to_string(), &count.to_string()])?;
+            coordinator.query(sql, &[tag, &number.to_string(), &name, &received.to_string(), &count.to_string()])?;
         crate::pg::crash_point!("fleet: answered");
         let [source, waits_for] = [4, 5].map(|column| row.text(column).unwrap_or_default());
         let origin = Origin { source, stride: row.number(2)?, residue: row.number(3)? };
@@ -113,7 +113,6 @@ impl Asking for Port<Supply> {
     }
 }
 
-const OPENED: &str = "a request opens it first";
 const UNKNOWN: &str = "42704";
 const EXHAUSTED: &str = "2200H";
 

@@ -5,7 +5,7 @@ use crate::args;
 use crate::error;
 use crate::pg::datum::{Composite, Text};
 use crate::pg::latch::WaitEvent;
-use crate::pg::spi::{ExtensionTable, Query, optional_text, text, user, value};
+use crate::pg::spi::{ExtensionTable, Query, optional_text, text, value};
 use crate::pg::{recovery, xact};
 use crate::place;
 use crate::segment::{errors, store};
@@ -106,15 +106,13 @@ pub fn withheld() -> Vec<(String, usize)> {
     if recovery::is_in_progress() {
         return Vec::new();
     }
-    let shared = SHARED.read_latest(&[user().into()], |row| (text(row, 1), text(row, 2)));
     // Without preload there is no identity, and with no such tag none is needed.
-    let is_interrupted = |recorded: &str| place::identity().state_of(recorded) != HistoryState::Own;
-    let interrupted = shared.into_iter().filter(|(_, recorded)| is_interrupted(recorded));
-    let waiting = interrupted.filter_map(|(tag, _)| {
-        let row = store::find(&tag)?.row;
-        let current = place::identity().to_string();
-        let missing = SharedTag::read(&mut Rows::default(), &row, None, &current).unreported(&current).len();
-        (missing > 0).then_some((tag, missing))
+    let is_interrupted = |recorded: &String| place::identity().state_of(recorded) != HistoryState::Own;
+    let interrupted = store::shared().into_iter().filter(|row| row.link.history.as_ref().is_some_and(is_interrupted));
+    let waiting = interrupted.filter_map(|row| {
+        let (shared, current) = SharedTag::read(&mut Rows::default(), &row, None);
+        let missing = shared.unreported(&current).len();
+        (missing > 0).then_some((row.tag, missing))
     });
     waiting.collect()
 }
@@ -233,8 +231,3 @@ pub fn keep(tag: &str, max_id: i64) {
 pub fn are_known(tag: &str) -> bool {
     !ALL.read_latest(&[tag.into()], |_| ()).is_empty()
 }
-
-/// The tags that servers have been attached to, those that the current user may see, and the history that last granted values.
-static SHARED: Query = Query::new(&store::SEGMENT, || {
-    format!("SELECT tag, history FROM idgen.segment WHERE history IS NOT NULL AND {} ORDER BY tag", store::is_visible())
-});

@@ -24,10 +24,8 @@ pub struct Refiller {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// A start is under way: no other one before this time.
-    Starting { until_us: i64 },
-    /// The last worker has failed: likewise.
-    Failed { until_us: i64 },
+    /// No start before this time: one is under way, or the last worker has failed.
+    Idle { until_us: i64, has_failed: bool },
     /// Identifies the process, which is woken by its latch.
     Running { latch: usize },
 }
@@ -51,12 +49,13 @@ impl Refillers<'_> {
     pub fn call(&mut self, duty: Duty, asks_again: bool, now_us: i64) -> Call {
         match self.phase(duty) {
             Some(Phase::Running { latch }) => return Call::Wake { latch },
-            Some(Phase::Starting { until_us }) if now_us < until_us => return Call::Wait,
-            Some(Phase::Failed { until_us }) if now_us < until_us && asks_again => return Call::Wait,
+            Some(Phase::Idle { until_us, has_failed }) if now_us < until_us && (asks_again || !has_failed) => {
+                return Call::Wait;
+            }
             _ => {}
         }
         // Without an entry nothing prevents a second start; the second worker then exits by itself.
-        self.set(duty, Phase::Starting { until_us: now_us.saturating_add(START_US) });
+        self.set(duty, Phase::Idle { until_us: now_us.saturating_add(START_US), has_failed: false });
         Call::Start
     }
 
@@ -64,7 +63,7 @@ impl Refillers<'_> {
     pub fn latch_of(&self, duty: Duty) -> Option<usize> {
         match self.phase(duty)? {
             Phase::Running { latch } => Some(latch),
-            Phase::Starting { .. } | Phase::Failed { .. } => None,
+            Phase::Idle { .. } => None,
         }
     }
 
@@ -75,7 +74,9 @@ impl Refillers<'_> {
 
     /// A start has failed.
     pub fn give_up(&mut self, duty: Duty) {
-        self.remove(|refiller| refiller.duty == duty && matches!(refiller.phase, Phase::Starting { .. }));
+        self.remove(|refiller| {
+            refiller.duty == duty && matches!(refiller.phase, Phase::Idle { has_failed: false, .. })
+        });
     }
 
     /// A worker ends, unless there is demand that it can serve. A session calls after it has stored demand, under the same
@@ -90,7 +91,7 @@ impl Refillers<'_> {
     /// A worker exits that has not ended before.
     pub fn fail(&mut self, duty: Duty, latch: usize, now_us: i64) {
         if self.latch_of(duty) == Some(latch) {
-            self.set(duty, Phase::Failed { until_us: now_us.saturating_add(PAUSE_US) });
+            self.set(duty, Phase::Idle { until_us: now_us.saturating_add(PAUSE_US), has_failed: true });
         }
     }
 

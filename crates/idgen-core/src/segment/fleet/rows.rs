@@ -67,8 +67,7 @@ pub struct Server {
 /// standbys.
 pub fn request(rows: &mut impl TagRows, tag: &str, server: Server, count: u64) -> Result<(Origin, Reply), Refused> {
     let row = lock(rows, tag, Privilege::Serve)?;
-    let current = rows.identity().to_string();
-    let (mut shared, report) = reported(rows, &row, server, &current);
+    let (mut shared, report, current) = reported(rows, &row, server);
     let reply = shared.grant(count, &current);
     if reply == Reply::Exhausted && count > 0 {
         return Err(Refused::Exhausted { upper_bound: row.definition.upper_bound });
@@ -94,8 +93,7 @@ pub fn leave(rows: &mut impl TagRows, tag: &str, server: Server) -> Result<(), R
         }
     }
     let row = lock(rows, tag, Privilege::Serve)?;
-    let current = rows.identity().to_string();
-    let (mut shared, _) = reported(rows, &row, server, &current);
+    let (mut shared, ..) = reported(rows, &row, server);
     shared.leave(server.number);
     share(rows, &row, &shared, None)?;
     rows.delete_report(tag, server.number);
@@ -109,8 +107,7 @@ pub fn resume(rows: &mut impl TagRows, tag: &str, max_id: i64) -> Result<(), Ref
     if max_id > upper_bound {
         return Err(Refused::AboveUpperBound { max_id, upper_bound });
     }
-    let current = rows.identity().to_string();
-    let mut shared = SharedTag::read(rows, &row, None, &current);
+    let (mut shared, current) = SharedTag::read(rows, &row, None);
     shared.resume(max_id, &current);
     share(rows, &row, &shared, None)
 }
@@ -121,8 +118,7 @@ pub fn own_allocation(rows: &mut impl TagRows, row: &TagRow) -> Result<Allocatio
     if row.link.history.as_ref().is_none_or(is_own) {
         return Ok(row.definition.allocation());
     }
-    let current = rows.identity().to_string();
-    let mut shared = SharedTag::read(rows, row, None, &current);
+    let (mut shared, current) = SharedTag::read(rows, row, None);
     let (unreported, tag) = (shared.settle(&current), row.tag.clone());
     if !unreported.is_empty() {
         return Err(NoValues::Unreported { servers: rows.names(&tag, unreported), tag });
@@ -155,30 +151,29 @@ fn share(
     Ok(())
 }
 
-/// The tag with a new report, which is returned too. While the history is the tag's, and has granted what the server has
-/// received, the reports of others do not matter.
-fn reported(rows: &mut impl TagRows, row: &TagRow, server: Server, current: &str) -> (SharedTag, ServerReport) {
+/// The tag with a new report, this report, and the history of now. While that is the tag's, and has granted what the server
+/// has received, the reports of others do not matter.
+fn reported(rows: &mut impl TagRows, row: &TagRow, server: Server) -> (SharedTag, ServerReport, String) {
     let Server { number, received } = server;
-    let mut shared = SharedTag::read(rows, row, (received <= row.definition.max_id).then_some(number), current);
-    let is_current = |shared: &SharedTag| shared.history.as_deref() == Some(current);
-    let was_current = is_current(&shared);
-    let report = shared.report(number, received, current);
-    if was_current && !is_current(&shared) {
+    let (mut shared, current) = SharedTag::read(rows, row, (received <= row.definition.max_id).then_some(number));
+    let was_current = shared.history.as_ref() == Some(&current);
+    let report = shared.report(number, received, &current);
+    if was_current && shared.history.as_ref() != Some(&current) {
         rows.clear_reports(row, received);
     }
-    (shared, report)
+    (shared, report, current)
 }
 
 impl SharedTag {
     /// The rows of a tag. The caller has locked that of the tag, without which no report changes. While the history is the
-    /// tag's, only the report of this server is read, if it is given. `current` is the text of the identity.
-    pub fn read(rows: &mut impl TagRows, row: &TagRow, server: Option<i64>, current: &str) -> Self {
+    /// tag's, only the report of this server is read, if it is given. Also returns the history of now.
+    pub fn read(rows: &mut impl TagRows, row: &TagRow, server: Option<i64>) -> (Self, String) {
+        let current = rows.identity().to_string();
         let history = row.link.history.clone().map(|recorded| rows.identity().in_the_present_form(recorded));
-        let is_current = history.as_deref() == Some(current);
-        let mut servers = rows.reports(&row.tag, server.filter(|_| is_current));
+        let mut servers = rows.reports(&row.tag, server.filter(|_| history.as_ref() == Some(&current)));
         for report in &mut servers {
             report.history = rows.identity().in_the_present_form(std::mem::take(&mut report.history));
         }
-        Self { history, allocation: row.definition.allocation(), servers }
+        (Self { history, allocation: row.definition.allocation(), servers }, current)
     }
 }
