@@ -177,7 +177,7 @@ pub fn record_uncommitted() {
     // The mutex is not held while a query runs.
     let max_id_of = |tag: &Uncommitted| tag.drawn.then_some((tag.creation, tag.allocation.max_id));
     let drawn: Vec<(i64, i64)> = TAGS.lock().iter().filter_map(max_id_of).collect();
-    drawn.into_iter().for_each(|(creation, max_id)| store::raise_max_id(creation, max_id, None));
+    drawn.into_iter().for_each(|(creation, max_id)| store::raise(creation, max_id, None, None));
 }
 
 fn at_xact_event(event: pg_sys::XactEvent::Type) {
