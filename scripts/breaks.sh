@@ -101,8 +101,8 @@ broken 'W1: an end that another process was told is used' worker/attempt.rs \
   'confirmed_us.min(lease.last_not_after_us)' 'confirmed_us'
 broken 'W1: an interruption goes unnoticed by renewals' worker/holding.rs \
   'recording::is_own(rows, history).map(|is_own| !is_own))' 'recording::is_own(rows, history).map(|_| false))'
-broken 'P1: a later draw hides an earlier one' generator/settled.rs \
-  'self.time_ms.fetch_min(time_ms,' 'self.time_ms.store(time_ms,'
+broken 'P1: a later draw hides an earlier one' draws.rs \
+  'self.since.fetch_min(since,' 'self.since.store(since,'
 broken 'P1: the tick of an open draw is settled' generator/settled.rs \
   'layout.floor(time_ms) - 1)' 'layout.floor(time_ms))'
 

@@ -45,20 +45,23 @@ unsafe fn acquire(
     // SAFETY: by the above.
     let (names, wanted) = unsafe { (pg_getarg::<Array<Text>>(fcinfo, 0), Wanted::by_args(fcinfo, first, first + 3)) };
     let names = texts(names);
-    let mut ordered = checked(&names);
-    let asked = ordered.clone();
-    ordered.sort_unstable_by_key(|name| locks::order(name));
-    if let Some(twice) = ordered.windows(2).find(|two| two[0] == two[1]) {
+    let mut ordered: Vec<(usize, &str)> = checked(&names).into_iter().enumerate().collect();
+    ordered.sort_by_cached_key(|(_, name)| locks::order(name));
+    let ordered_names: Vec<&str> = ordered.iter().map(|(_, name)| *name).collect();
+    if let Some(twice) = ordered_names.windows(2).find(|two| two[0] == two[1]) {
         errors::named_twice(twice[0]).raise();
     }
     if ordered.is_empty() {
         return SetOfIterator::new(Vec::new());
     }
-    let granted = wanted.acquire(&ordered, function, limit).unwrap_or_default();
-    let mut rows: Vec<_> = ordered.into_iter().zip(granted).collect();
-    rows.sort_by_key(|(name, _)| asked.iter().position(|other| other == name));
-    let rows: Vec<_> = rows.into_iter().map(|(name, term)| columns(name, term)).collect();
-    SetOfIterator::new(rows)
+    let granted = wanted.acquire(&ordered_names, function, limit).unwrap_or_default();
+    let rows = ordered.into_iter().zip(granted).map(|((asked, name), term)| (asked, columns(name, term)));
+    in_order_asked(rows.collect())
+}
+
+fn in_order_asked<const N: usize>(mut rows: Vec<(usize, Composite<N>)>) -> SetOfIterator<'static, Composite<N>> {
+    rows.sort_by_key(|(asked, _)| *asked);
+    SetOfIterator::new(rows.into_iter().map(|(_, row)| row).collect::<Vec<_>>())
 }
 
 /// Renews those of several terms that are still held, and returns them. Leaves out other tokens. Raises 22004 for NULL and
@@ -113,12 +116,9 @@ fn for_each<const N: usize>(
     let tokens = tokens.iter().map(|token| args::required(token, "token"));
     let mut terms: Vec<(usize, (&str, i64))> = checked(&names).into_iter().zip(tokens).enumerate().collect();
     xact::require_read_write(function);
-    terms.sort_by_key(|(_, (name, token))| (locks::order(name), *token));
+    terms.sort_by_cached_key(|(_, (name, token))| (locks::order(name), *token));
     terms.dedup_by_key(|(_, term)| *term);
-    let mut rows: Vec<(usize, Composite<N>)> =
-        terms.into_iter().filter_map(|(asked, term)| Some((asked, work(term)?))).collect();
-    rows.sort_by_key(|(asked, _)| *asked);
-    SetOfIterator::new(rows.into_iter().map(|(_, row)| row).collect::<Vec<_>>())
+    in_order_asked(terms.into_iter().filter_map(|(asked, term)| Some((asked, work(term)?))).collect())
 }
 
 fn texts(names: Option<Array<Text>>) -> Vec<Option<String>> {
