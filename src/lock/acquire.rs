@@ -118,8 +118,10 @@ pub fn all(names: &[(NameHash, String)], mode: Mode, scope: Scope, limit: Limit)
     match outcome {
         Ok(Some(())) => {
             if scope == Scope::Transaction {
-                for ((lock, acquired), (hash, name)) in held.lock().iter().zip(names) {
-                    lock.hand_to_transaction();
+                let held = held.lock();
+                // All of them before a name is noted: the warning of a collision is sent, which can end the session's call.
+                held.iter().for_each(|(lock, _)| lock.hand_to_transaction());
+                for ((_, acquired), (hash, name)) in held.iter().zip(names) {
                     Named { hash: *hash, name }.acquired(mode, scope, *acquired);
                 }
             }

@@ -49,12 +49,15 @@ impl<'a> Fired<'a> {
         }
     }
 
-    /// The number of a column of type bigint that has this name.
+    /// The number of a column of type bigint that has this name, and is not generated.
     pub fn bigint_column(self, name: &CStr) -> Option<i32> {
-        // SAFETY: the description of an open table, and a C string.
+        // SAFETY: the description of an open table, and a C string. A table without constraints has no generated columns.
         unsafe {
             let number = pg_sys::SPI_fnumber(self.columns(), name.as_ptr());
-            (number > 0 && pg_sys::SPI_gettypeid(self.columns(), number) == pg_sys::INT8OID).then_some(number)
+            let is_bigint = number > 0 && pg_sys::SPI_gettypeid(self.columns(), number) == pg_sys::INT8OID;
+            let is_generated = || pg_sys::get_attgenerated((*self.relation()).rd_id, number as i16) != 0;
+            let may_be_generated = !(*self.columns()).constr.is_null();
+            (is_bigint && !(may_be_generated && is_generated())).then_some(number)
         }
     }
 

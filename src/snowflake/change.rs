@@ -55,7 +55,7 @@ fn draw() -> i64 {
 
 fn numbered(fired: Fired, new: pg_sys::HeapTuple, column: &CStr) -> pg_sys::HeapTuple {
     let Some(number) = fired.bigint_column(column) else {
-        errors::change_usage("Its first argument must name a column of type bigint.").raise();
+        errors::change_usage("Its first argument must name a column of type bigint that is not generated.").raise();
     };
     fired.with_bigint(new, number, draw())
 }

@@ -119,7 +119,7 @@ ALTER TABLE item_deleted DROP COLUMN id;
 CALL outcomes($$DELETE FROM item$$);
 
 -- Wrong uses.
-CREATE TABLE wrong (id int PRIMARY KEY, body text, small int, change bigint);
+CREATE TABLE wrong (id int PRIMARY KEY, body text, small int, change bigint, made bigint GENERATED ALWAYS AS (id) STORED);
 INSERT INTO wrong VALUES (1);
 CREATE PROCEDURE try_trigger(created text, used text) LANGUAGE plpgsql AS $$
 BEGIN
@@ -131,6 +131,7 @@ CALL try_trigger('BEFORE UPDATE ON wrong FOR EACH ROW EXECUTE FUNCTION snowflake
 CALL try_trigger('BEFORE UPDATE ON wrong FOR EACH ROW EXECUTE FUNCTION snowflake_change(''none'')', 'UPDATE wrong SET body = 1');
 CALL try_trigger('BEFORE UPDATE ON wrong FOR EACH ROW EXECUTE FUNCTION snowflake_change(''small'')', 'UPDATE wrong SET body = 1');
 CALL try_trigger('BEFORE UPDATE ON wrong FOR EACH ROW EXECUTE FUNCTION snowflake_change(''ctid'')', 'UPDATE wrong SET body = 1');
+CALL try_trigger('BEFORE UPDATE ON wrong FOR EACH ROW EXECUTE FUNCTION snowflake_change(''made'')', 'UPDATE wrong SET body = 1');
 CALL try_trigger('BEFORE UPDATE ON wrong EXECUTE FUNCTION snowflake_change(''change'')', 'UPDATE wrong SET body = 1');
 CALL try_trigger('BEFORE DELETE ON wrong FOR EACH ROW EXECUTE FUNCTION snowflake_change(''change'', ''item_deleted'')', 'DELETE FROM wrong');
 CALL try_trigger('AFTER INSERT ON wrong FOR EACH ROW EXECUTE FUNCTION snowflake_change(''change'')', 'INSERT INTO wrong VALUES (2)');
