@@ -5,7 +5,8 @@ use crate::error::first_of;
 use crate::pg::datum::{self, c_string, stored_len};
 use crate::pg::ereport::errors;
 use crate::pg::spi::{ExtensionTable, Query, text, user};
-use idgen_core::lock::{MAX_NAME_BYTES, is_valid_name};
+use idgen_core::lock::{MAX_NAME_BYTES, NameHash, is_valid_name};
+use parking_lot::Mutex;
 use pgrx::datum::{DatumWithOid, Interval, TimestampWithTimeZone};
 use pgrx::pg_sys;
 use std::ops::RangeInclusive;
@@ -71,6 +72,18 @@ pub fn stored_name<'a>(text: Option<&'a str>, argument: &str) -> &'a str {
         name_length(name, bytes).raise();
     }
     name
+}
+
+/// The hash of a name. A call needs it several times, the next call is often for the same name, and hashing one costs as much as
+/// acquiring its lock.
+pub fn name_hash(name: &str) -> NameHash {
+    static LAST: Mutex<(String, NameHash)> = Mutex::new((String::new(), NameHash { key: 0, check: 0 }));
+    let (last, hash) = &mut *LAST.lock();
+    if last != name {
+        *hash = NameHash::of(name);
+        name.clone_into(last);
+    }
+    *hash
 }
 
 /// How many rows a set has: not NULL, not negative.

@@ -4,12 +4,12 @@
 //! Lock order: the head of the queue may hold locks of slots while it waits for the lock of the definition. So a
 //! transaction that needs both enters the queue first.
 
+use crate::args::name_hash;
 use crate::pg::advisory_lock::{AdvisoryLock, Limit, LockKind, Mode, Scope, acquire_for_transaction};
 use crate::pg::latch::{self, ConditionVariable, WaitEvent};
 use crate::pg::{session, system_clock};
 use crate::shmem::{self, Locked, Part};
 use idgen_core::lease::{EndedSessions, Session};
-use idgen_core::lock::NameHash;
 use parking_lot::Mutex;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -48,31 +48,21 @@ pub struct Queue {
     is_bypassed: bool,
 }
 
-/// A call needs the hash several times, and it costs as much as a lock.
-fn hash(name: &str) -> NameHash {
-    static LAST: Mutex<Option<(String, NameHash)>> = Mutex::new(None);
-    let mut last = LAST.lock();
-    match &*last {
-        Some((of, hash)) if of == name => *hash,
-        _ => last.insert((name.to_owned(), NameHash::of(name))).1,
-    }
-}
-
 /// The order in which calls for several leases work on them.
 pub fn order(name: &str) -> (i64, u64) {
-    let hash = hash(name);
+    let hash = name_hash(name);
     (hash.key, hash.check)
 }
 
 /// The condition variable of a lease, broadcast when a slot may have become free. `None` without preload.
 pub fn condition(name: &str) -> Option<&'static ConditionVariable> {
-    let index = hash(name).check as usize % CONDITION_COUNT;
+    let index = name_hash(name).check as usize % CONDITION_COUNT;
     CONDITIONS.get().map(|conditions| &conditions[index])
 }
 
 impl Queue {
     pub fn of(name: &str, wants_shared: bool) -> Self {
-        let key = hash(name).key;
+        let key = name_hash(name).key;
         let has_shared = wants_shared && AdvisoryLock::new(SHARED_GRANT, key, Mode::Shared).is_held();
         Self {
             key,
@@ -134,7 +124,7 @@ impl Queue {
 /// The lock of a definition. A grant holds it shared while it chooses a slot and writes the row. A transaction that changes
 /// the definition holds it exclusively until it ends.
 pub fn definition_lock(name: &str, mode: Mode) -> AdvisoryLock {
-    AdvisoryLock::new(DEFINITION, hash(name).key, mode)
+    AdvisoryLock::new(DEFINITION, name_hash(name).key, mode)
 }
 
 /// Precedence of a take-over over later fences of the slots that it waits for. A fence acquires and releases the lock of its
@@ -146,7 +136,7 @@ pub struct Precedence(Vec<(i32, AdvisoryLock)>);
 /// `pg_locks`.
 fn slot_lock(name: &str, slot: i32, mode: Mode) -> AdvisoryLock {
     let slot = i64::from(slot).wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64);
-    AdvisoryLock::new(FENCE, hash(name).key ^ slot, mode)
+    AdvisoryLock::new(FENCE, name_hash(name).key ^ slot, mode)
 }
 
 /// Waits until no take-over has precedence in the slot. Not in a transaction that has locked the slot's row: the

@@ -5,7 +5,7 @@
 //! 1 to 255 bytes long. A call that fails leaves no lock held. The trigger function `row_version` is optimistic locking of
 //! rows.
 
-use crate::args;
+use crate::args::{self, name_hash};
 use crate::pg::advisory_lock::{Limit, Mode, Scope};
 use crate::pg::datum::{self, Composite, Text};
 use crate::pg::function::{self, TriggerRow, Tuple};
@@ -13,7 +13,6 @@ use crate::shmem;
 use acquire::Named;
 use holds::BACKENDS;
 use idgen_core::lock::{NameHash, in_lock_order};
-use parking_lot::Mutex;
 use pgrx::datum::{Array, Interval, TryFromDatumError};
 use pgrx::heap_tuple::PgHeapTuple;
 use pgrx::prelude::*;
@@ -29,7 +28,7 @@ mod holds;
 /// The key of a name, as `pg_locks` shows it in classid (upper half) and objid. NULL for NULL.
 #[pg_extern(sql = false)]
 fn lock_key(name: Text) -> i64 {
-    hash(args::name(Some(&name), "name")).key
+    name_hash(args::name(Some(&name), "name")).key
 }
 
 /// Acquires a lock for the session. Waits as long as `lock_timeout` allows, then raises 55P03.
@@ -60,7 +59,7 @@ fn lock_try_acquire_xact(name: Option<Text>, timeout: Option<Interval>, shared: 
 fn acquire(name: Option<Text>, shared: Option<bool>, scope: Scope, limit: Limit) -> bool {
     let mode = mode(shared);
     let name = args::name(name.as_deref(), "name");
-    acquire::one(&Named { hash: hash(name), name }, mode, scope, limit)
+    acquire::one(&Named { hash: name_hash(name), name }, mode, scope, limit)
 }
 
 /// Releases a session's lock once. With `shared` NULL, releases the exclusive lock, or else the shared one. False, with
@@ -68,7 +67,7 @@ fn acquire(name: Option<Text>, shared: Option<bool>, scope: Scope, limit: Limit)
 #[pg_extern(sql = false)]
 fn lock_release(name: Option<Text>, shared: Option<bool>) -> bool {
     let name = args::name(name.as_deref(), "name");
-    acquire::release(&Named { hash: hash(name), name }, shared.map(Mode::of))
+    acquire::release(&Named { hash: name_hash(name), name }, shared.map(Mode::of))
 }
 
 /// Acquires several locks for the session, or none. Waits as long as `lock_timeout` allows for all of them, then raises
@@ -107,23 +106,11 @@ fn lock_release_many(names: Option<Array<Text>>, shared: Option<bool>) -> bool {
     all_held
 }
 
-/// A session that acquires a lock often releases the same one next, and hashing a name costs as much as acquiring its
-/// lock.
-fn hash(name: &str) -> NameHash {
-    static LAST: Mutex<(String, NameHash)> = Mutex::new((String::new(), NameHash { key: 0, check: 0 }));
-    let (last, hash) = &mut *LAST.lock();
-    if last != name {
-        *hash = NameHash::of(name);
-        name.clone_into(last);
-    }
-    *hash
-}
-
 fn ordered(names: Option<Array<Text>>) -> Vec<(NameHash, String)> {
     let names = args::required(names, "names");
     let hashed = names.iter().map(|name| {
         let name = args::required(name, "a name");
-        (hash(args::name(Some(&name), "a name")), name.into())
+        (name_hash(args::name(Some(&name), "a name")), name.into())
     });
     in_lock_order(hashed.collect())
 }
