@@ -51,6 +51,10 @@ const CALLS: &[&str] = &[
     "SELECT lock_release('a'), lock_release('b'), lock_release_many('{c,d,e,f}')",
     "SELECT snowflake_observe(id), snowflake_observe(id, 'snowflake') FROM orders",
     "SELECT snowflake_settled(), snowflake_settled('snowflake')",
+    "SELECT uuidv7_settled(), segment_settled('t')",
+    "CREATE TABLE changed (change bigint);
+     CREATE TRIGGER c BEFORE INSERT ON changed FOR EACH ROW EXECUTE FUNCTION snowflake_change('change');
+     INSERT INTO changed DEFAULT VALUES; DROP TABLE changed",
     "SELECT idgen.status(), idgen.reset_stats()",
     "SELECT segment_alter('t', step => 100), segment_grant('t', 'pg_monitor'), segment_revoke('t', 'pg_monitor'), segment_drop('gone')",
     "SELECT segment_attach('attached', '2 seconds')",
