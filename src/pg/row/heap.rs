@@ -95,13 +95,8 @@ pub unsafe fn insert_index_tuples(
     }
 }
 
-/// Pruning a page costs a WAL record and moves every row on it. A scan prunes below the fill factor, which is where a page stays
-/// that has as many rows as that allows: each change of one of them would be followed by a pruning. Below this there is room
-/// for a few versions, for changes that find the page pinned by others, which keeps it from being pruned.
-const LEAST_FREE: usize = pg_sys::BLCKSZ as usize / 4;
-
 /// Pins a page that a buffer had. False if the buffer has another one by now: VACUUM may have cut the page off. Removes dead
-/// versions where space is scarce: otherwise nobody would, and the row would move from page to page.
+/// versions, as a scan does: otherwise nobody would, and the row would move from page to page.
 ///
 /// # Safety
 /// The relation is open.
@@ -114,10 +109,6 @@ pub unsafe fn pin_recent(relation: pg_sys::Relation, page: u32, buffer: pg_sys::
         let file = (*relation).rd_locator;
         if !pg_sys::ReadRecentBuffer(file, pg_sys::ForkNumber::MAIN_FORKNUM, page, buffer) {
             return false;
-        }
-        // Read without the lock of the page, as a scan does before it prunes: a wrong answer is corrected by the next call.
-        if pg_sys::PageGetHeapFreeSpace(pg_sys::BufferGetPage(buffer)) >= LEAST_FREE {
-            return true;
         }
         #[cfg(not(feature = "pg19"))]
         pg_sys::heap_page_prune_opt(relation, buffer);
