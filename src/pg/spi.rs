@@ -368,7 +368,8 @@ fn as_read_committed() -> Replaced<i32> {
     }
 }
 
-/// An interval as microseconds. One that is too long for a bigint never ends.
+/// An interval as microseconds, but for NULL, for which this is no interval either: the greatest number. So is one that is too
+/// long for a bigint.
 pub fn micros(interval: &str) -> String {
     format!(
         "LEAST(pg_catalog.extract('epoch', {interval}) OPERATOR(pg_catalog.*) 1000000, 9223372036854775807)::bigint"

@@ -171,13 +171,10 @@ pub fn draw_uncommitted(creation: i64, want: u64, is_block: bool) -> Option<Valu
     Some(run)
 }
 
-/// Raises `max_id` of the rows now, because one of them is about to be changed. Values that were drawn here stay drawn if a
-/// savepoint undoes that.
-pub fn record_uncommitted() {
-    // The mutex is not held while a query runs.
-    let max_id_of = |tag: &Uncommitted| tag.drawn.then_some((tag.creation, tag.allocation.max_id));
-    let drawn: Vec<(i64, i64)> = TAGS.lock().iter().filter_map(max_id_of).collect();
-    drawn.into_iter().for_each(|(creation, max_id)| store::raise(creation, max_id, None, None));
+/// The greatest value that the transaction has drawn from a tag that it created. It stays drawn if a savepoint undoes that.
+pub fn drawn_uncommitted(creation: i64) -> Option<i64> {
+    let tags = TAGS.lock();
+    tags.iter().find(|tag| tag.creation == creation && tag.drawn).map(|tag| tag.allocation.max_id)
 }
 
 fn at_xact_event(event: pg_sys::XactEvent::Type) {

@@ -112,9 +112,12 @@ fn segment_alter(
 }
 
 /// The row of a tag whose numbers the caller may change. They include what this transaction has drawn, if it created the tag.
+/// The row itself may have a bound below that, which a savepoint has brought back.
 fn lock_to_change(tag: &str) -> TagRow {
-    attach::record_uncommitted();
-    store::find_and_lock(tag, Privilege::Alter)
+    let mut row = store::find_and_lock(tag, Privilege::Alter);
+    let max_id = &mut row.definition.max_id;
+    *max_id = attach::drawn_uncommitted(row.key.creation).map_or(*max_id, |drawn| drawn.max(*max_id));
+    row
 }
 
 /// Drops a segment. Raises 42704 and 42501 as `segment_alter`, 22004 for NULL. A segment created later under this tag
@@ -185,6 +188,8 @@ fn segment_detach(tag: Option<Text>) {
         errors::not_attached(tag).raise();
     }
     row.detach();
+    // No values are left only if the row knows the last one.
+    store::raise(row.key.creation, row.definition.max_id, None, None);
     store::link_to(&row, None);
     // It tells the coordinator after the commit. Without a slot for it, the next one does.
     if shmem::is_preloaded() {

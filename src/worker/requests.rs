@@ -4,12 +4,17 @@
 use super::server::is_stop_requested;
 use crate::coordinator::{Coordinator, name_of_this_server, unconfirmed};
 use crate::pg::libpq::Error;
-use crate::pg::spi::micros;
 use idgen_core::coordinator::CoordinatorId;
 use idgen_core::worker::Rectangle;
 use idgen_core::worker::lease::WorkerLease;
 use idgen_core::worker::server;
 use std::time::Duration;
+
+/// A time in microseconds since 1970, or an interval in microseconds. NULL stays NULL, and no number: so a request fails that
+/// reads no ttl, because its pool is newer than its snapshot.
+fn micros(time: &str) -> String {
+    format!("(EXTRACT(epoch FROM {time}) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8")
+}
 
 /// The time of these microseconds since 1970.
 fn time(us: &str) -> String {

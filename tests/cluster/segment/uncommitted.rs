@@ -258,7 +258,22 @@ fn change_of_an_uncommitted_tag_counts_its_draws() {
     // What the savepoint undoes is the definition only.
     execute(&mut client, "ROLLBACK TO s");
     assert_eq!(next(&mut client, "t"), 101);
-    execute(&mut client, "SELECT segment_attach('t'), segment_detach('t'); COMMIT");
+    execute(&mut client, "SELECT segment_attach('t'), segment_detach('t'); SAVEPOINT s");
+    expect_error(&mut client, &draw("t"), "55000");
+    execute(&mut client, "ROLLBACK TO s; COMMIT");
     assert_eq!(max_id(&mut client, "t"), 101);
     assert_eq!(value::<i64>(&mut cluster.client(), "SELECT received FROM idgen.segment"), 101);
+}
+
+/// The draws are then above the bound that the row has. The definition can still be mended before the commit.
+#[test]
+fn bound_that_a_savepoint_has_undone_can_be_raised_again() {
+    let (_cluster, [mut client]) = Cluster::builder().start_with_clients();
+    execute(&mut client, "BEGIN; SELECT segment_create('t', upper_bound => 100), segment_create('other'); SAVEPOINT s");
+    let raise = "SELECT segment_alter('t', upper_bound => 1000)";
+    execute(&mut client, &format!("{raise}; SELECT segment_next_many('t', 500); ROLLBACK TO s"));
+    expect_error(&mut client, "SELECT segment_alter('t', upper_bound => 499)", "22023");
+    execute(&mut client, "ROLLBACK TO s; SELECT segment_alter('other', step => 2000)");
+    execute(&mut client, &format!("{raise}; COMMIT"));
+    assert_eq!([max_id(&mut client, "t"), next(&mut client, "t")], [500, 501]);
 }

@@ -4,13 +4,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use idgen_testkit::grants::{Rectangle, rectangles, time_us_of, worker_id_of};
 use idgen_testkit::ids::{assert_distinct, assert_increasing, last};
-use idgen_testkit::sql::{PATIENCE, execute, expect_error, ids};
+use idgen_testkit::sql::{PATIENCE, execute, expect_error, ids, wait_for_one};
 use idgen_testkit::{Cluster, Stop, pause, rounds};
 use postgres::fallible_iterator::FallibleIterator;
 
 use super::faults::end;
 use super::{Worker, assert_granted, coordinator, coordinator_and_server, draw, draw_some, end_token};
-use crate::{builder, pooled};
+use crate::{POOL, builder, pooled};
 
 fn pooled_by(coordinator: &Cluster) -> Cluster {
     pooled(&coordinator.conninfo()).start_with_extension()
@@ -66,6 +66,21 @@ fn new_keeper_continues_the_lease_of_a_terminated_one_smoke() {
     let granted = granted(&coordinator);
     assert_eq!(granted.len(), 1, "one token: {granted:?}");
     assert_granted(&coordinator, [(&server, seen)]);
+}
+
+/// The request begins before the pool is committed, and is granted after it. So it reads no ttl, and has to be asked again.
+#[test]
+fn server_renews_the_lease_of_a_pool_that_is_newer_than_its_request() {
+    let coordinator = builder().start_with_extension();
+    let mut definer = coordinator.client();
+    let define = format!("SELECT worker_pool_define('{POOL}', count => 4, ttl => '3 s')");
+    execute(&mut definer, &format!("BEGIN; LOCK TABLE idgen.worker_pool IN EXCLUSIVE MODE; {define}"));
+    let server = pooled_by(&coordinator);
+    let waiting = "pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ 'worker_acquire'";
+    wait_for_one(&coordinator, "a request that waits for the definition", waiting);
+    execute(&mut definer, "COMMIT");
+    let mut client = server.client();
+    server.wait_for(PATIENCE, "renewals", || Worker::of(&mut client).renewals > 1);
 }
 
 #[test]
