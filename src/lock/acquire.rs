@@ -119,7 +119,7 @@ pub fn all(names: &[(NameHash, String)], mode: Mode, scope: Scope, limit: Limit)
         Ok(Some(())) => {
             if scope == Scope::Transaction {
                 let held = held.lock();
-                // All of them before a name is noted: the warning of a collision is sent, which can end the session's call.
+                // First: to note a name can send a warning, which can raise.
                 held.iter().for_each(|(lock, _)| lock.hand_to_transaction());
                 for ((_, acquired), (hash, name)) in held.iter().zip(names) {
                     Named { hash: *hash, name }.acquired(mode, scope, *acquired);

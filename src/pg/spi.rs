@@ -63,8 +63,8 @@ impl ExtensionTable {
         self.find().is_some_and(|table| unsafe { pg_sys::get_attnum(table, column.as_ptr()) } > 0)
     }
 
-    /// Reads `pg_depend`, which has no cache: once for each table and process. A superuser can take the table out of the
-    /// extension since. An OID is used again after four billion others; a query on a table of another owner that got it would
+    /// Reads `pg_depend`, which has no cache: once for each table and process. A superuser can have taken the table out
+    /// of the extension since. An OID is used again after four billion others; a query on a table of another owner that got it would
     /// run with no more than that owner's rights.
     fn is_of_extension(&self, table: pg_sys::Oid) -> bool {
         if self.verified.load(Relaxed) == table.to_u32() {

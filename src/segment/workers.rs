@@ -81,7 +81,7 @@ pub fn link_changes() -> u64 {
 /// The demand that this process has taken and not served yet, and its ring.
 static TAKEN: Mutex<Option<(usize, u64)>> = Mutex::new(None);
 
-/// This process has taken demand.
+/// True once the process has taken demand.
 static HAS_SERVED: AtomicBool = AtomicBool::new(false);
 
 /// Takes the demand for a ring, until it is restored or forgotten. `None` if the ring has become another tag's: then the demand

@@ -14,9 +14,10 @@ use pgrx::datum::{DatumWithOid, Interval};
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
 
-/// Acquires a worker id of a pool, and an interval of id time, as [`granting::acquire`]. Raises 22008 for an infinite `reached`,
-/// 22023 for a longer ttl than the pool's, 25001 in a transaction block, 42704 for an unknown pool, 53400 if no worker id is free,
-/// and 55000 if the caller is too far ahead, or this database is a copy.
+/// Acquires a worker id of a pool, and an interval of id time, as [`granting::acquire`]. `ttl` NULL: the pool's. `reached` is the
+/// latest time of the caller's ids and clock; NULL: this server's clock. Raises 22008 for an infinite `reached`, 22023 for a
+/// longer ttl than the pool's, 25001 in a transaction block, 42704 for an unknown pool, 53400 if no worker id is free, and 55000
+/// if the caller is too far ahead, or this database is a copy.
 #[pg_extern(sql = false)]
 fn worker_acquire(
     pool: Option<Text>,

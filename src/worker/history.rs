@@ -15,7 +15,8 @@ use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
 use std::ffi::CStr;
 
-/// For a copy of a coordinator whose origin grants no more, as [`recording::begin_another`]. Raises 22008 if `since` is infinite.
+/// For a copy of a coordinator whose origin grants no more, as [`recording::begin_another`]. Returns the time from which worker
+/// ids are granted without a wait. `since` NULL keeps the time of the interruption. Raises 22008 if `since` is infinite.
 #[pg_extern(sql = false)]
 fn worker_begin_history(since: Option<TimestampWithTimeZone>) -> TimestampWithTimeZone {
     xact::require_read_write(c"worker_begin_history()");

@@ -212,13 +212,14 @@ static OWNED: Query = WORKER_POOL.query(
     "SELECT name FROM idgen.worker_pool WHERE owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1) ORDER BY name",
 );
 
-/// False if these roles have no pools, here and below.
+/// Drops all pools of these roles. False if there are none.
 pub fn drop_owned(owners: &[pg_sys::Oid]) -> bool {
     let names = OWNED.read_latest(&[owners.to_vec().into()], |row| text(row, 1));
     names.iter().for_each(|name| drop_pool(name));
     !names.is_empty()
 }
 
+/// Makes another role the owner of all pools of these roles. False if there are none.
 pub fn reassign(owners: &[pg_sys::Oid], heir: pg_sys::Oid) -> bool {
     AclTable { table: &WORKER_POOL, key: "name", lock_order: "name", grantees: "" }.reassign(owners, heir)
 }

@@ -101,8 +101,8 @@ static RELEASE: Query = WORKER_ID.query(
      WHERE pool OPERATOR(pg_catalog.=) $1 AND worker_id OPERATOR(pg_catalog.=) $2",
 );
 
-/// As [`holding::release`]; returns true. Raises 42501 if another role has acquired it, and 55000 for a token that is not
-/// current or another end.
+/// As [`holding::release`]; returns true. `last_time` NULL: all id times count as used. `last_not_after` NULL compares nothing.
+/// Raises 42501 if another role has acquired it, and 55000 for a token that is not current or another end.
 #[pg_extern(sql = false)]
 fn worker_release_compared(
     pool: Option<Text>,

@@ -60,7 +60,7 @@ impl Mark {
         }
     }
 
-    /// The mark; `None` until the file has been read.
+    /// The mark; `None` until a record of the file promises it, which can be later than the file is read.
     pub fn known_ms(&self) -> Option<i64> {
         Some(self.mark_ms()).filter(|mark_ms| *mark_ms != UNKNOWN)
     }

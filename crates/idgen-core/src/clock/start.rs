@@ -20,8 +20,8 @@ pub struct Evidence<'a> {
     /// The end of the last label in WAL, which this server has if it has the ids. `None` if there is none: no id was
     /// issued, or no worker could write the label.
     pub label_ms: Option<i64>,
-    /// The last checkpoint, by this server's clock or, before a promotion, by the old primary's. Ids may have been issued under
-    /// that clock or not, here and below.
+    /// The last checkpoint, by this server's clock or, before a promotion, by the old primary's. Without a label, this time and
+    /// the next two count: ids may have been issued under these clocks or not. This one also counts beside a damaged record.
     pub checkpoint_ms: i64,
     /// The last commit that was replayed, and the newest prepared transaction, by the old primary's clock.
     pub replayed_ms: Option<i64>,

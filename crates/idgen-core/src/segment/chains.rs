@@ -55,20 +55,23 @@ pub struct TagMap<'a, T> {
     pub places: &'a mut [Option<(TagKey, T)>],
     pub chains: Chains<'a>,
     pub count: usize,
-    /// The place whose tag is forgotten next when all are in use.
+    /// The place whose tag is forgotten next when all are in use: that of the oldest, if none has been taken out.
     pub hand: usize,
 }
 
 impl<T: Copy> TagMap<'_, T> {
     /// Adds a tag that is not there, and returns its place. When all are in use, another tag is forgotten.
     pub fn insert(&mut self, key: TagKey, value: T) -> usize {
-        if self.count == self.places.len() {
-            self.remove(self.hand);
+        let mut place = self.count;
+        if place == self.places.len() {
+            place = self.hand;
+            self.pick(place);
             self.hand = (self.hand + 1) % self.places.len();
+        } else {
+            self.count += 1;
         }
-        self.put(self.count, (key, value));
-        self.count += 1;
-        self.count - 1
+        self.put(place, (key, value));
+        place
     }
 
     /// The value of a tag, which is added unless it is there.
@@ -118,5 +121,23 @@ impl<T: Copy> TagMap<'_, T> {
         let entry = self.places[place].take()?;
         self.chains.remove(entry.0.hash(), place);
         Some(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn oldest_tag_makes_room_for_others() {
+        let (mut places, [mut heads, mut nexts]) = ([None; 2], [const { [END; 2] }; 2]);
+        let chains = Chains { heads: &mut heads, nexts: &mut nexts };
+        let mut tags = TagMap { places: &mut places, chains, count: 0, hand: 0 };
+        for creation in 1..=5 {
+            let key = |creation| TagKey { database: 1, creation };
+            tags.insert(key(creation), creation);
+            let found = |creation| tags.find(key(creation)).is_some();
+            assert_eq!([creation - 2, creation - 1, creation].map(found), [false, creation > 1, true]);
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! How many values a server asks the coordinator for, so that its stock lasts for the *reserve* while the coordinator
 //! is away.
 //!
-//! A server asks when its stock lasts for less than `LOW_WATER` of the reserve, and asks for what makes it last for
-//! `TARGET` of it. So at a steady rate a request comes every half reserve, and no outage shorter than the reserve empties the ring.
+//! A server asks when its stock lasts for less than 1.25 of the reserve (`LOW_WATER`), and asks for what makes it last for
+//! 1.75 of it (`TARGET`). So at a steady rate a request comes every half reserve, and no outage shorter than the reserve
+//! empties the ring.
 
 pub mod requests;
 pub mod stock;

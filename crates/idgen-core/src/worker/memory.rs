@@ -35,7 +35,8 @@ pub enum LastWorkerId {
 /// The file, which exists if the server has or had a pool of worker ids.
 ///
 /// A worker id that is not set acts as 0 only if the file does not exist: otherwise the pool may have granted 0 to
-/// another server. A copy of the directory has the file too. So a copy without a pool has no worker id until one is set.
+/// another server. A copy of the directory has the file too. So a copy without a pool has no worker id until one is set. It does
+/// not release its origin's lease, because the file names the place that it was written in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemoryFile {
     /// No worker id was ever leased to this server.
@@ -79,8 +80,8 @@ pub(super) fn remember<S: Server>(server: &mut S, pool: &str, lease: &WorkerLeas
 const MAGIC: &str = "idgen worker 1";
 
 impl Memory {
-    /// True if a worker id that is set by hand counts here beside a pool: this directory is no copy, and its data were not
-    /// another server's since, which may know nothing of what the pool has granted.
+    /// True if a worker id that is set by hand counts here beside a pool. Otherwise the pool may have granted it to another
+    /// server: a standby, a copy, a restored backup and a rewound server do not know what the pool has granted.
     pub fn allows_by_hand(&self, here: &Place, worker_id: u32) -> bool {
         self.worker == LastWorkerId::ByHand(worker_id) && here.continues(&self.place)
     }

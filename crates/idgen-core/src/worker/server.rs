@@ -69,8 +69,8 @@ pub trait Server {
     fn open(&mut self, limit: Duration) -> Result<Self::Coordinator, Self::Error>;
     /// The attempt has succeeded, and the next one is due after the pause.
     fn answered(&mut self, coordinator: Self::Coordinator, pause: Duration);
-    /// The attempt has failed, and the next one is due after the pause. Shows the error with the lease. `is_first`: the
-    /// attempt before it has succeeded.
+    /// The attempt has failed, and the next one is due after the pause. Shows the error with the lease. `is_first`: no
+    /// attempt has failed since the last success.
     fn failed(&mut self, pool: &str, error: &Self::Error, is_first: bool, lease: &ServerLease, pause: Duration);
     /// The coordinator may be another one, and what failed may succeed.
     fn reset(&mut self);
