@@ -121,5 +121,11 @@ mod tests {
             prop_assert_eq!(of_release_0_14_0.since.is_some(), drawn);
             prop_assert!(!drawn || (since - UNIT + 1..=since).contains(&of_release_0_14_0.since.unwrap()));
         }
+
+        #[test]
+        fn draw_that_is_too_late_for_the_keys_counts_as_an_earlier_one(since in 4_398_046_510_000..i64::MAX) {
+            let read = PreparedDraw::of_keys(7, PreparedDraw { xid: 7, since: Some(since) }.keys());
+            prop_assert!((4_398_046_509_000..=since).contains(&read.since.unwrap()));
+        }
     }
 }

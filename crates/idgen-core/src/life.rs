@@ -220,6 +220,13 @@ mod tests {
     }
 
     #[test]
+    fn start_records_its_boot_only_where_files_are_not_synced() {
+        let recorded = |syncs_files| Life::at_start(None, &Start { syncs_files, ..start(false, FIRST) }, || 5).0;
+        assert_eq!(recorded(true).unsynced_boot, None);
+        assert_eq!(recorded(false).unsynced_boot.as_deref(), Some("this"));
+    }
+
+    #[test]
     fn standby_and_a_server_with_another_system_identifier_have_replaced_their_wal_and_lost_none() {
         for checkpoint in [RECORDED, RECORDED - 8, FIRST] {
             let standby = Start { replay: Replay::UntilPromotion, ..start(true, checkpoint) };

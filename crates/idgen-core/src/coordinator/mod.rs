@@ -97,6 +97,7 @@ mod tests {
         let [replayed, replayed_again] = [3, 4].map(|random| life_number(random, true));
         let first = place("6-7", &own);
         assert_eq!(first.to_string(), "4-5 6-7/0000000000000001");
+        assert_eq!((first.directory(), first.life()), ("4-5", "6-7/0000000000000001"));
         for here in [&first, &place("6-7", &replayed)] {
             assert_eq!(Place::parse(&here.to_string()), *here);
             assert!(here.continues(here));

@@ -91,6 +91,23 @@ fn term_by_another_clock_lasts_its_ttl_from_when_the_server_began() {
     }
 }
 
+/// Callers look up when the server began only for terms that say so.
+#[test]
+fn beginning_of_the_server_matters_only_for_terms_that_count_from_it() {
+    for by_this_clock in [false, true] {
+        for session in [Session::None, Session::Lives, Session::Ended { since_us: 0 }, Session::EndedWithServer] {
+            for depth in [0, 1] {
+                let term = Term { by_this_clock, session, depth, ..held(0, NOW.now_us) };
+                let read = |began_us| {
+                    let now = Now { began_us, ..NOW };
+                    (term.held_until_us(now), term.availability(0, now), term.is_abandoned(now), term.is_held(now))
+                };
+                assert!(term.counts_from_the_beginning() || read(NOW.began_us) == read(NOW.now_us), "{term:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn bound_term_lasts_as_long_as_its_session_whatever_its_end() {
     let bound = |session| Term { session, ..held(0, NOW.now_us - 1) };

@@ -271,6 +271,7 @@ proptest! {
         let last = space.first_slot_from(i64::MAX) - 1;
         let slot = free % (last - step);
         prop_assert!(space.id(slot) < space.id(slot + step));
+        prop_assert!((space.id(slot)..space.id(slot + 1)).contains(&space.id_before(slot + 1)));
         prop_assert!(layout.unpack(space.id(last)).is_ok());
     }
 
