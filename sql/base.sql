@@ -1,4 +1,7 @@
--- What all rooms need. Without IF NOT EXISTS: another role may own an existing schema of this name.
+-- What all rooms need. The library reads rows of the tables as those of a heap.
+SET LOCAL default_table_access_method = heap;
+
+-- Without IF NOT EXISTS: another role may own an existing schema of this name.
 CREATE SCHEMA idgen;
 COMMENT ON SCHEMA idgen IS 'idgen: views and functions for operators';
 -- PUBLIC may make and decode ids, and read the views. pg_monitor still may if an administrator revokes that from PUBLIC.

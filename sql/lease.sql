@@ -50,7 +50,7 @@ CREATE TABLE idgen.lease (
     session bigint,
     session_key bigint,
     PRIMARY KEY (name, slot)
-) USING heap WITH (fillfactor = 50); -- free space on each page, so that updates are HOT
+) WITH (fillfactor = 50); -- free space on each page, so that updates are HOT
 COMMENT ON TABLE idgen.lease IS 'slots of leases and their terms; shown by the view idgen.leases';
 COMMENT ON COLUMN idgen.lease.name IS 'name of the lease';
 COMMENT ON COLUMN idgen.lease.slot IS 'number of the slot';

@@ -74,6 +74,26 @@ fn database_upgraded_from_any_release_equals_a_fresh_one_smoke() {
     }
 }
 
+/// The library reads their rows as those of a heap.
+#[test]
+fn tables_are_heaps_whatever_the_default_access_method() {
+    let cluster = Cluster::start();
+    let mut client = cluster.client();
+    execute(&mut client, "CREATE ACCESS METHOD other TYPE TABLE HANDLER heap_tableam_handler");
+    execute(&mut client, "SET default_table_access_method = other");
+    let others = |client: &mut _| {
+        let sql =
+            "SELECT relname::text FROM pg_class JOIN pg_am ON pg_am.oid = relam WHERE amname = 'other' ORDER BY 1";
+        column::<String>(client, sql)
+    };
+    execute(&mut client, "CREATE EXTENSION idgen");
+    assert_eq!(others(&mut client), [""; 0]);
+    execute(&mut client, "DROP EXTENSION idgen; CREATE EXTENSION idgen VERSION '0.21.1'");
+    assert!(others(&mut client).contains(&"segment".to_owned()));
+    execute(&mut client, "ALTER EXTENSION idgen UPDATE");
+    assert_eq!(others(&mut client), [""; 0]);
+}
+
 /// A role that may not acquire one lease may not acquire several either, after the update and in a restored dump.
 #[test]
 fn functions_for_several_leases_have_the_privileges_of_those_for_one() {
