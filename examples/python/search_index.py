@@ -28,7 +28,8 @@ it again. It continues where the index ends. Without a file it builds the index 
 To rebuild an index, start the program with another file. When it prints that the index is whole, search in that file,
 and end the first program.
 
-Guaranteed: the index has every row as it was at the index's position or later, and no row that was deleted before.
+Guaranteed: after a read of fewer than LIMIT changes, the index has every row as it was at the index's position or
+later, and no row that was deleted before.
 Not guaranteed: that it has each version of a row, and rows whose trigger was disabled; and that it loses what a crash
 or a failover of the server has lost. Rebuild it then.
 """
@@ -47,13 +48,14 @@ PAUSE = 0.5         # Seconds between two reads, when nothing has changed.
 PATIENCE = 60.0     # Seconds for one read.
 LIMIT = 1000        # Changes in one read.
 
-# What has changed, in the order of the changes. A deleted key counts only if there is no such row again: in one
-# statement, so that both are of one moment.
+# What has changed, in the order of the changes. A deleted key stands for the row, if there is such a row again: in one
+# statement, so that both are of one moment. Also what has changed after the settled id: the last change of a row that
+# changes all the time is there whenever it is read.
 CHANGES = """
-    SELECT change, id, title FROM product WHERE change > %(after)s AND change <= %(settled)s
+    SELECT change, id, title FROM product WHERE change > %(after)s
     UNION ALL
-    SELECT change, id, NULL FROM product_deleted AS deleted WHERE change > %(after)s AND change <= %(settled)s
-        AND NOT EXISTS (SELECT FROM product WHERE product.id = deleted.id)
+    SELECT deleted.change, id, title FROM product_deleted AS deleted LEFT JOIN product USING (id)
+        WHERE deleted.change > %(after)s
     ORDER BY change LIMIT %(limit)s"""
 
 
@@ -91,8 +93,8 @@ def write(index, rows, change):
     index.execute("BEGIN IMMEDIATE")
     try:
         index.executemany("DELETE FROM product WHERE rowid = ?", [(key,) for _, key, _ in rows])
-        titles = [(key, title) for _, key, title in rows if title is not None]
-        index.executemany("INSERT INTO product (rowid, title) VALUES (?, ?)", titles)
+        titles = {key: title for _, key, title in rows if title is not None}
+        index.executemany("INSERT INTO product (rowid, title) VALUES (?, ?)", titles.items())
         index.execute("INSERT INTO position VALUES (1, ?) ON CONFLICT (one) DO UPDATE SET change = excluded.change",
                       [change])
         index.execute("COMMIT")
@@ -110,11 +112,11 @@ def build(db, file):
         # Before the rows are read: what changes meanwhile is read again.
         with deadline(db, PATIENCE):
             begin, = db.execute("SELECT snowflake_settled()").fetchone()
-        last = -1
+        last = None
         while True:
             with deadline(db, PATIENCE):
-                rows = db.execute("SELECT NULL, id, title FROM product WHERE id > %s ORDER BY id LIMIT %s",
-                                  [last, LIMIT]).fetchall()
+                rows = db.execute("SELECT NULL, id, title FROM product WHERE %(last)s::bigint IS NULL OR id > %(last)s "
+                                  "ORDER BY id LIMIT %(limit)s", {"last": last, "limit": LIMIT}).fetchall()
             if not rows:
                 break
             write(index, rows, begin)
@@ -124,20 +126,23 @@ def build(db, file):
 
 
 def follow(db, index):
-    """Applies the next changes. Returns how many; None if some were forgotten before the index has read them."""
+    """Applies the next changes. Returns how many, or 0 if it will read them again; None if some were forgotten before
+    the index has read them.
+    """
     after = position(index)
     with deadline(db, PATIENCE):
         # In a statement of its own: the next one then sees all rows up to this id.
         settled, = db.execute("SELECT snowflake_settled()").fetchone()
-        changes = db.execute(CHANGES, {"after": after, "settled": settled, "limit": LIMIT}).fetchall()
+        changes = db.execute(CHANGES, {"after": after, "limit": LIMIT}).fetchall()
         # Last: forget() raises the bound before it deletes.
         forgotten, = db.execute("SELECT up_to FROM product_forgotten").fetchone()
     if forgotten > after:
         return None
-    last = changes[-1][0] if len(changes) == LIMIT else max(after, settled)
-    if last > after:
+    # An open transaction can still commit changes after the settled id.
+    last = max(after, min(settled, changes[-1][0]) if len(changes) == LIMIT else settled)
+    if changes or last > after:
         write(index, changes, last)
-    return len(changes)
+    return len(changes) if last > after else 0
 
 
 def run(conninfo, file):

@@ -6,7 +6,7 @@ use idgen_testkit::sql::{PATIENCE, column, execute, ids, value, wait_for_event};
 use idgen_testkit::{Cluster, Example};
 use postgres::Client;
 
-use crate::{create_tables, finish, server, start};
+use crate::{create_tables, finish, run_python, server, start};
 
 const DAY_MS: i64 = 86_400_000;
 const COPIED: &str = "SELECT id FROM event_copy WHERE consumer = 'mailer' ORDER BY id";
@@ -167,4 +167,35 @@ fn idempotent_consumer_reports_a_message_that_it_could_not_handle() {
     execute(&mut client, "INSERT INTO account VALUES (8, 0)");
     let again = finish(start_handling(&cluster, &[message_line(message_ids[0], 8)]), &cluster);
     assert_eq!(again, [format!("handled {}", message_ids[0])]);
+}
+
+/// A row whose last change is not settled, and one that was deleted and is there again, do not wait for an open transaction.
+#[test]
+fn search_index_shows_rows_whose_last_change_is_not_settled() {
+    let cluster = server();
+    create_tables(&mut cluster.client(), "search_index.py");
+    let lines = "
+import psycopg, search_index, sys, tempfile
+file = tempfile.mkdtemp() + '/products.db'
+db, other = [psycopg.connect(sys.argv[1], autocommit=True) for _ in range(2)]
+db.execute(\"INSERT INTO product (id, title) VALUES (-1, 'old'), (1, 'old'), (2, 'old'), (3, 'old')\")
+search_index.build(db, file)
+index = search_index.open_index(file)
+titles = lambda: dict(index.execute('SELECT rowid, title FROM product').fetchall())
+assert titles() == {-1: 'old', 1: 'old', 2: 'old', 3: 'old'}
+db.execute('DELETE FROM product WHERE id > 1')
+other.execute('BEGIN')
+other.execute('SELECT snowflake_next()')
+db.execute(\"INSERT INTO product (id, title) VALUES (2, 'new')\")
+db.execute(\"UPDATE product SET title = 'new' WHERE id = 1\")
+assert search_index.follow(db, index) > 0
+first = search_index.position(index)
+assert titles() == {-1: 'old', 1: 'new', 2: 'new'}
+assert search_index.follow(db, index) == 0
+assert search_index.position(index) == first
+other.execute('COMMIT')
+assert search_index.follow(db, index) > 0
+assert titles() == {-1: 'old', 1: 'new', 2: 'new'}
+print('in step')";
+    assert_eq!(run_python(&cluster, "search_index.py", lines), "in step\n");
 }
