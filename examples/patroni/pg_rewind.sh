@@ -10,12 +10,15 @@ for argument; do
   option=$argument
 done
 # Patroni also calls it with --help.
-if [ ! -d "$data/idgen" ]; then
+if [ ! -d "$data/idgen" ] && [ ! -d "$data.idgen" ]; then
   exec "$pg_rewind" "$@"
 fi
 
-rm -rf "$data.idgen"
-cp -a "$data/idgen" "$data.idgen" || exit 1
+# A call that was interrupted has left the own mark there, and idgen can be the leader's by now.
+if [ ! -d "$data.idgen" ]; then
+  rm -rf "$data.idgen.new"
+  cp -a "$data/idgen" "$data.idgen.new" && sync && mv "$data.idgen.new" "$data.idgen" || exit 1
+fi
 "$pg_rewind" "$@"
 status=$?
 rm -rf "$data/idgen"

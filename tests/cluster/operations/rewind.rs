@@ -1,5 +1,9 @@
 //! pg_rewind of an old primary that has issued ids after the promotion of its standby. Each server has its own worker id.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
 use idgen_testkit::ids::{assert_distinct, last};
 use idgen_testkit::sql::{execute, ids};
 use idgen_testkit::{Cluster, Stop, high_water, run};
@@ -74,4 +78,30 @@ fn rewound_primary_begins_after_its_ids_that_no_other_server_knows_smoke() {
 fn rewound_primary_begins_before_its_ids_far_ahead_without_its_own_mark() {
     let [before, again] = rewind_and_promote(Case::FarAhead);
     assert!(again[0] < last(&before), "{} after {}", again[0], last(&before));
+}
+
+/// The script of the guide for Patroni, with a pg_rewind that takes the mark of the leader and may be killed, with the script.
+#[test]
+fn script_for_patroni_keeps_the_own_mark_also_after_a_kill() {
+    const TAKE: &str = "rm -rf data/idgen; mkdir data/idgen; echo leader > data/idgen/mark";
+    const STEPS: [&str; 3] = ["kill -9 $PPID", "rm -rf data/idgen; kill -9 $PPID", "false"];
+    let script = include_str!("../../../examples/patroni/pg_rewind.sh")
+        .replace("/usr/lib/postgresql/15/bin/pg_rewind", "./pg_rewind");
+    for step in STEPS {
+        let directory = tempfile::tempdir().expect("a directory");
+        let call = |work: &str| {
+            let pg_rewind = directory.path().join("pg_rewind");
+            std::fs::write(&pg_rewind, format!("#!/bin/sh\n{work}\n")).expect("a directory of ours");
+            std::fs::set_permissions(&pg_rewind, Permissions::from_mode(0o700)).expect("a file of ours");
+            let mut sh = Command::new("/bin/sh");
+            sh.args(["-c", &script, "sh", "-D", "data"]).current_dir(directory.path()).status().expect("a shell")
+        };
+        let mark = directory.path().join("data/idgen/mark");
+        std::fs::create_dir_all(mark.parent().expect("a directory")).expect("a directory of ours");
+        std::fs::write(&mark, "own").expect("a directory of ours");
+        assert!(!call(&format!("{TAKE}; {step}")).success(), "{step}");
+        assert!(call(TAKE).success(), "{step}");
+        assert_eq!(std::fs::read_to_string(&mark).expect("the mark"), "own", "{step}");
+        assert!(!directory.path().join("data.idgen").exists(), "{step}");
+    }
 }
