@@ -14,10 +14,12 @@ if [ ! -d "$data/idgen" ] && [ ! -d "$data.idgen" ]; then
   exec "$pg_rewind" "$@"
 fi
 
-# A call that was interrupted has left the own mark there, and idgen can be the leader's by now.
-if [ ! -d "$data.idgen" ]; then
-  rm -rf "$data.idgen.new"
-  cp -a "$data/idgen" "$data.idgen.new" && sync && mv "$data.idgen.new" "$data.idgen" || exit 1
+# A call that was interrupted has left the own mark there, and idgen can be the leader's by now. A server that has started
+# since then, which writes postmaster.opts, went on from idgen.
+if [ ! -d "$data.idgen" ] || [ "$data/postmaster.opts" -nt "$data.idgen" ]; then
+  rm -rf "$data.idgen" "$data.idgen.new"
+  cp -a "$data/idgen" "$data.idgen.new" && touch "$data.idgen.new" && sync || exit 1
+  mv "$data.idgen.new" "$data.idgen" && sync || exit 1
 fi
 "$pg_rewind" "$@"
 status=$?

@@ -1,5 +1,5 @@
 //! The triggers of `snowflake_change`: each version of a row gets an id, and each deleted key too. A consumer that reads by
-//! these ids, up to the settled one, misses no change.
+//! these ids, and whose position is the settled one at most, misses no change.
 //!
 //! The id of an update is drawn once the row is locked, so the ids of one row rise. That of an insertion is drawn before
 //! PostgreSQL looks for the key: it can wait there for a deletion that draws a later id. So a deleted key counts only where

@@ -1,8 +1,9 @@
 //! pg_rewind of an old primary that has issued ids after the promotion of its standby. Each server has its own worker id.
 
-use std::fs::Permissions;
+use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use idgen_testkit::ids::{assert_distinct, last};
 use idgen_testkit::sql::{execute, ids};
@@ -81,6 +82,7 @@ fn rewound_primary_begins_before_its_ids_far_ahead_without_its_own_mark() {
 }
 
 /// The script of the guide for Patroni, with a pg_rewind that takes the mark of the leader and may be killed, with the script.
+/// A server that starts after that writes a mark of its own.
 #[test]
 fn script_for_patroni_keeps_the_own_mark_also_after_a_kill() {
     const TAKE: &str = "rm -rf data/idgen; mkdir data/idgen; echo leader > data/idgen/mark";
@@ -99,9 +101,17 @@ fn script_for_patroni_keeps_the_own_mark_also_after_a_kill() {
         let mark = directory.path().join("data/idgen/mark");
         std::fs::create_dir_all(mark.parent().expect("a directory")).expect("a directory of ours");
         std::fs::write(&mark, "own").expect("a directory of ours");
+        let assert_kept = |expected: &str| {
+            assert!(call(TAKE).success(), "{step}");
+            assert_eq!(std::fs::read_to_string(&mark).expect("the mark"), expected, "{step}");
+            assert!(!directory.path().join("data.idgen").exists(), "{step}");
+        };
         assert!(!call(&format!("{TAKE}; {step}")).success(), "{step}");
-        assert!(call(TAKE).success(), "{step}");
-        assert_eq!(std::fs::read_to_string(&mark).expect("the mark"), "own", "{step}");
-        assert!(!directory.path().join("data.idgen").exists(), "{step}");
+        assert_kept("own");
+        assert!(!call("kill -9 $PPID").success(), "{step}");
+        std::fs::write(&mark, "later").expect("a directory of ours");
+        let options = File::create(directory.path().join("data/postmaster.opts")).expect("a directory of ours");
+        options.set_modified(SystemTime::now() + Duration::from_secs(1)).expect("a file of ours");
+        assert_kept("later");
     }
 }
