@@ -3,6 +3,7 @@
 use pgrx::prelude::*;
 use std::ptr::null_mut;
 
+/// Waits for who has locked the version: without waiting, PostgreSQL allows it for versions that nobody has locked only.
 /// Returns which indexes need an entry for the new version: as PostgreSQL numbers it from 16 on, 0 for none.
 ///
 /// # Safety
@@ -11,7 +12,6 @@ pub unsafe fn heap_update(
     relation: pg_sys::Relation,
     version: &mut pg_sys::ItemPointerData,
     tuple: pg_sys::HeapTuple,
-    wait: bool,
 ) -> (pg_sys::TM_Result::Type, u32) {
     let (mut failure, mut mode) = (pg_sys::TM_FailureData::default(), 0);
     // SAFETY: by the above.
@@ -27,7 +27,7 @@ pub unsafe fn heap_update(
             #[cfg(feature = "pg19")]
             0,
             null_mut(),
-            wait,
+            true,
             &mut failure,
             &mut mode,
             #[cfg(not(feature = "pg15"))]

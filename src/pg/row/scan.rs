@@ -243,9 +243,7 @@ impl<const N: usize> Row<'_, N> {
         // an xmax read beside the mask of another could be taken for a multixact. The copy is of the fixed part, which has
         // both. A multixact that is not only a lock has a member that updated the version.
         unsafe {
-            pg_sys::LockBuffer(self.buffer, pg_sys::BUFFER_LOCK_SHARE as _);
-            let mut header = std::ptr::read((*self.tuple).t_data);
-            pg_sys::LockBuffer(self.buffer, pg_sys::BUFFER_LOCK_UNLOCK as _);
+            let mut header = self.with_page_locked(|| std::ptr::read((*self.tuple).t_data));
             if has(&header, pg_sys::HEAP_XMAX_INVALID) || has(&header, pg_sys::HEAP_XMAX_LOCK_ONLY) {
                 return None;
             }
@@ -255,6 +253,30 @@ impl<const N: usize> Row<'_, N> {
             };
             Some(xid).filter(|xid| *xid != pg_sys::InvalidTransactionId)
         }
+    }
+
+    /// True if no transaction, also not this one, has locked, updated or deleted this version.
+    ///
+    /// # Safety
+    /// As for `replaced_by`.
+    pub(super) unsafe fn is_free(&self) -> bool {
+        // SAFETY: as above.
+        let outcome = unsafe {
+            let command = pg_sys::GetCurrentCommandId(false);
+            self.with_page_locked(|| pg_sys::HeapTupleSatisfiesUpdate(self.tuple, command, self.buffer))
+        };
+        outcome == pg_sys::TM_Result::TM_Ok
+    }
+
+    /// # Safety
+    /// As for `replaced_by`. `read` raises no error.
+    unsafe fn with_page_locked<R>(&self, read: impl FnOnce() -> R) -> R {
+        // SAFETY: the page is pinned, and not locked.
+        unsafe { pg_sys::LockBuffer(self.buffer, pg_sys::BUFFER_LOCK_SHARE as _) };
+        let result = read();
+        // SAFETY: it was locked above.
+        unsafe { pg_sys::LockBuffer(self.buffer, pg_sys::BUFFER_LOCK_UNLOCK as _) };
+        result
     }
 }
 

@@ -30,7 +30,6 @@ struct Copied<'a, const N: usize> {
 /// The new value of a column; `None` is NULL.
 pub type NewValue = (usize, Option<pg_sys::Datum>);
 
-#[derive(PartialEq)]
 enum NotLocked {
     /// By a transaction that is not waited for.
     IsLocked,
@@ -62,7 +61,7 @@ impl<const N: usize> Rows<N> {
     }
 
     /// Updates the newest version of the first row of a key for which there is a change, beside those who share the key. A crash
-    /// may undo it. Waits for others who have locked it, and then asks for the change again.
+    /// may undo it. Waits for others who have locked it, and then asks for the change again: it may depend on the time.
     pub fn update<R, V: AsRef<[NewValue]>>(
         &self,
         key: &[Key],
@@ -70,19 +69,21 @@ impl<const N: usize> Rows<N> {
     ) -> Option<R> {
         let found = |row: &Row<N>| {
             let (values, changed) = change(row)?;
-            Some((row.version(), self.modified(row.tuple, values.as_ref()), changed))
+            // SAFETY: a scan shows the row.
+            let is_free = unsafe { row.is_free() };
+            Some((row.version(), is_free.then(|| self.modified(row.tuple, values.as_ref())), changed))
         };
-        self.newest(key, found, |(version, tuple, changed)| {
-            // SAFETY: the relation is open, and a snapshot shows the version.
-            let outcome = unsafe { self.write(version, tuple, false) };
-            if outcome != Err(IsLocked) {
-                return outcome.map(|()| changed);
+        self.newest(key, found, |(version, free, changed)| {
+            if let Some(tuple) = free {
+                // SAFETY: the relation is open, and a snapshot shows the version. Who has locked it since then is waited for:
+                // the change then stands as of before, as if its answer had taken so long.
+                return unsafe { self.write(version, tuple) }.map(|()| changed);
             }
             let locked = self.lock_version(version, LockTupleNoKeyExclusive, Wait::Block)?;
             // By the clock of now.
             let (values, changed) = change(&locked.row()).ok_or(WasReplaced)?;
             // SAFETY: as above. Only those who share the key can be waited for, and they are not.
-            unsafe { self.write(version, self.modified(locked.tuple, values.as_ref()), true) }.map(|()| changed)
+            unsafe { self.write(version, self.modified(locked.tuple, values.as_ref())) }.map(|()| changed)
         })
     }
 
@@ -162,12 +163,12 @@ impl<const N: usize> Rows<N> {
     ///
     /// # Safety
     /// A snapshot shows the version.
-    unsafe fn write(&self, version: Version, tuple: pg_sys::HeapTuple, wait: bool) -> Result<(), NotLocked> {
+    unsafe fn write(&self, version: Version, tuple: pg_sys::HeapTuple) -> Result<(), NotLocked> {
         let (relation, mut position) = (self.relation, version.position);
         // SAFETY: the relation is open and a heap, and the version is not vacuumed by the above.
         unsafe {
             pg_sys::CheckCmdReplicaIdentity(relation, pg_sys::CmdType::CMD_UPDATE);
-            let (outcome, indexes) = heap::heap_update(relation, &mut position, tuple, wait);
+            let (outcome, indexes) = heap::heap_update(relation, &mut position, tuple);
             if let Err(cause) = outcome_of(outcome) {
                 pg_sys::heap_freetuple(tuple);
                 return Err(cause);
@@ -259,7 +260,7 @@ impl<const N: usize> Locked<'_, N> {
         xact::require_durability(Durability::Crash);
         let tuple = self.0.rows.modified(self.0.tuple, values);
         // SAFETY: the relation is open, and the lock keeps the version.
-        let outcome = unsafe { self.0.rows.write(self.row().version(), tuple, true) };
+        let outcome = unsafe { self.0.rows.write(self.row().version(), tuple) };
         outcome.unwrap_or_else(|_| changed_under_lock().raise());
     }
 
