@@ -50,17 +50,18 @@ BUILDER := $(and $(SUDO_USER),$(filter $(SUDO_USER),$(shell stat -c %U .)))
 
 help: ## list the targets
 	@echo "idgen for PostgreSQL $(PG) (PG=18 selects another version)"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' Makefile
 
 # Each target installs the group of dependencies that has its name.
-DEPS = rust deps dev-deps guide-deps bench-deps soak-deps dist-deps docs-deps lint-deps sbom-deps image-deps deb-deps \
-  rpm-deps packaging-deps
+DEPS = rust deps dev-deps assertions-deps guide-deps bench-deps soak-deps dist-deps docs-deps lint-deps sbom-deps \
+  image-deps deb-deps rpm-deps packaging-deps
 .PHONY: $(DEPS)
 $(DEPS):
 	@scripts/setup.sh $@
 
 deps: ## install the build dependencies: compiler, PostgreSQL with its headers, cargo-pgrx
 dev-deps: deps ## install the test dependencies too: PgBouncer, Python and Java clients
+assertions-deps: dev-deps ## install what builds PostgreSQL too
 guide-deps: deps ## install the tools of the guides too: exporters, frameworks, Patroni
 bench-deps: deps ## install the peers of the bench too: Redis, etcd
 soak-deps: rust ## install cargo-mutants, which changes the core in many places
@@ -141,6 +142,14 @@ crash-points: dev-deps install ## crash servers at each step between two effects
 smoke: dev-deps install ## the cluster tests that depend on the version of PostgreSQL
 	@echo "==> real clusters of PostgreSQL $(PG): tests that depend on its version"
 	@scripts/smoke.sh
+
+# Not the server of the other targets, because this one is slow.
+ASSERTIONS = $(shell scripts/cache-dir.sh)/postgresql-$(PG)-assertions
+
+test-assertions: assertions-deps ## SQL and cluster tests on a PostgreSQL that checks its own assertions; PG=18 or another
+	@scripts/build-postgresql.sh "$(ASSERTIONS)" --enable-cassert
+	@$(MAKE) installcheck PG_CONFIG="$(ASSERTIONS)/bin/pg_config"
+	@PG_CONFIG="$(ASSERTIONS)/bin/pg_config" $(CARGO) test -p idgen-cluster-tests
 
 test-upgrade: dev-deps install ## tests of pg_upgrade from PostgreSQL 15; PG=18 selects the version to upgrade to
 	@scripts/pg-upgrade.sh

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# build-postgresql.sh DIRECTORY: builds PostgreSQL $PG for tests in DIRECTORY, unless it exists. The source package is
-# from a newer suite of Debian, on this system's mirror. The system's apt configuration and lists do not change.
+# build-postgresql.sh DIRECTORY [OPTION...]: builds PostgreSQL $PG for tests in DIRECTORY, unless it exists, with OPTIONs of
+# its configure. The source package is from a newer suite of Debian, on this system's mirror. The system's apt
+# configuration and lists do not change.
 set -euo pipefail
 scripts=$(cd "$(dirname "$0")" && pwd)
 . "$scripts/make-once.sh"
 
 PG=${PG:?}
 prefix=$1
+shift
+options=(--prefix="$prefix" --with-icu --with-openssl "$@") # that the tests need
 suites=(stable testing unstable experimental)
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
 unset MAKELEVEL MAKEFLAGS MFLAGS # PostgreSQL's makefiles take them for those of a parent makefile of their own
@@ -39,16 +42,16 @@ download() {
   (cd "$work" && quietly private_apt apt-get source --tar-only "postgresql-$PG")
 }
 
-# Debian's patches change paths, so this builds the release itself. The options are those that the tests need.
+# Debian's patches change paths, so this builds the release itself.
 build() (
   say "build PostgreSQL $PG from its source package (takes minutes, once)"
   download
   mkdir "$work/source"
   tar -xf "$work"/postgresql-"$PG"_*.orig.tar.* -C "$work/source" --strip-components=1
   cd "$work/source"
-  quietly ./configure --quiet --prefix="$prefix" --with-icu --with-openssl
-  quietly make -s -j "$(nproc)" all
-  quietly make -s -j "$(nproc)" install DESTDIR="$work/root"
+  quietly ./configure --quiet "${options[@]}"
+  quietly make -s -j "$(nproc)" world-bin
+  quietly make -s -j "$(nproc)" install-world-bin DESTDIR="$work/root"
   mv "$work/root$prefix" "$work/result"
 )
 

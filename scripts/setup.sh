@@ -174,6 +174,7 @@ deps)
   say "use $PG_CONFIG, Rust $(rustc --version | cut -d ' ' -f 2), cargo-pgrx $pgrx"
   ;;
 dev-deps) install_missing "${test_packages[@]}" ;;
+assertions-deps) install_missing "${source_packages[@]}" ;;
 guide-deps)
   install_missing "${guide_packages[@]}"
   provide_guide_packages

@@ -31,6 +31,7 @@ pub enum Context {
     Insert,
 }
 
+/// The last one is not for a PostgreSQL with assertions: it has one that fails when an exception is caught in a commit.
 pub const CONTEXTS: [Context; 18] = [
     Context::Plain,
     Context::Block("BEGIN"),
@@ -42,7 +43,6 @@ pub const CONTEXTS: [Context; 18] = [
     Context::Prepared("force_generic_plan"),
     Context::Prepared("force_custom_plan"),
     Context::Cursor,
-    Context::HoldCursor,
     Context::Parallel,
     Context::Caught,
     Context::Aborted,
@@ -50,6 +50,7 @@ pub const CONTEXTS: [Context; 18] = [
     Context::CancelledRows,
     Context::Rows,
     Context::Insert,
+    Context::HoldCursor,
 ];
 
 /// What the contexts need in the database.

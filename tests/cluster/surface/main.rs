@@ -19,7 +19,7 @@ use idgen_testkit::{Cluster, rounds};
 
 use crate::call::Call;
 use crate::catalog::{Function, Relation};
-use crate::context::CONTEXTS;
+use crate::context::{CONTEXTS, Context};
 use crate::promises::Observer;
 use crate::relations::{VERBS, Verb};
 use crate::session::Session;
@@ -101,7 +101,8 @@ fn run(seed: u64) {
         known: Known { infinite_intervals, ..Known::default() },
         succeeded: BTreeMap::new(),
     };
-    run.calls(&functions);
+    let with_assertions = value::<bool>(&mut client, "SELECT current_setting('debug_assertions')::bool");
+    run.calls(&functions, &CONTEXTS[..CONTEXTS.len() - usize::from(with_assertions)]);
     run.relations(&relations, &functions);
     run.triggers(&relations::triggered(&mut client));
     let answers = run.sessions.each_ref().map(|session| &session.answers);
@@ -134,8 +135,8 @@ impl Run {
     }
 
     /// Each function in each context, in a random order, as either role.
-    fn calls(&mut self, functions: &[Function]) {
-        let contexts = |function: &Function| if function.is_trigger { &CONTEXTS[..1] } else { &CONTEXTS[..] };
+    fn calls(&mut self, functions: &[Function], contexts: &[Context]) {
+        let contexts = |function: &Function| if function.is_trigger { &contexts[..1] } else { contexts };
         let pairs = functions.iter().flat_map(|function| contexts(function).iter().map(move |way| (function, way)));
         let mut pairs: Vec<_> = pairs.collect();
         self.rng.shuffle(&mut pairs);

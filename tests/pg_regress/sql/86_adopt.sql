@@ -261,7 +261,10 @@ CREATE FUNCTION take(what text, result anyelement) RETURNS anyelement LANGUAGE p
     IF current_setting('trap.is_armed', true) IS DISTINCT FROM 'on' THEN
         RETURN result;
     END IF;
-    PERFORM pg_catalog.set_config('search_path', 'mallory', false), pg_catalog.set_config('lock_timeout', '0', false);
+    PERFORM pg_catalog.set_config('lock_timeout', '0', false);
+    IF current_setting('debug_assertions') = 'off' THEN -- with them PostgreSQL stops if a plan sets the path that it is for
+        PERFORM pg_catalog.set_config('search_path', 'mallory', false);
+    END IF;
     IF current_user <> 'idgen_mallory' THEN
         RAISE WARNING '% runs as another role', what;
     END IF;
