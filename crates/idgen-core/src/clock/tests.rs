@@ -1,5 +1,5 @@
 use super::mark::UNKNOWN;
-use super::record::{FILE, Record};
+use super::record::{FILE, RECORD, Record};
 use super::start::Evidence;
 use super::*;
 use crate::layout::Layout;
@@ -180,7 +180,7 @@ fn file(records: &[Record]) -> Vec<u8> {
 
 fn put(bytes: &mut [u8], record: &Record) {
     for at in record.offsets() {
-        bytes[at as usize..][..record::RECORD].copy_from_slice(&record.encode());
+        bytes[at as usize..][..RECORD].copy_from_slice(&record.encode());
     }
 }
 
@@ -216,7 +216,7 @@ fn records_of_earlier_formats_are_read() {
         body.extend((version == 3).then_some(NOW_MS.to_le_bytes()).into_iter().flatten());
         body.extend(9u16.to_le_bytes());
         body.extend(b"snowflake");
-        body.resize(record::RECORD - 32, 0);
+        body.resize(RECORD - 32, 0);
         let checksum = Sha256::digest(&body);
         body.extend(checksum);
         let record = Record {
@@ -241,6 +241,20 @@ fn longest_layout_fits_a_record() {
     assert_eq!(Record::decode(&record.encode()), Some(record));
 }
 
+#[test]
+fn texts_that_are_too_long_are_cut_at_the_end_of_the_record() {
+    let long = Record { life: Some("r".repeat(40)), layout: "l".repeat(RECORD), ..record(1, NOW_MS) };
+    let cut = Record { life: Some("r".repeat(32)), layout: "l".repeat(401), ..long.clone() };
+    assert_eq!(Record::decode(&long.encode()), Some(cut));
+}
+
+/// As files of earlier releases have them.
+#[test]
+fn each_copy_of_a_record_has_a_block_of_its_own() {
+    assert_eq!([1, 2, 3].map(|turn| record(turn, 0).offsets()), [[0, 4096], [8192, 12288], [0, 4096]]);
+    assert_eq!(FILE, 12288 + 512);
+}
+
 proptest! {
     #[test]
     fn record_reads_back(
@@ -254,14 +268,14 @@ proptest! {
     /// Damage to one copy of the newer record does no harm. Damage to both leaves the older record, and is reported.
     #[test]
     fn damage_to_the_newer_record_leaves_the_older(
-        turn in 2u64..100, at in 0..record::RECORD, bit in 0u8..8, cut in any::<bool>(),
+        turn in 2u64..100, at in 0..RECORD, bit in 0u8..8, cut in any::<bool>(),
     ) {
         let (older, newer) = (record(turn, NOW_MS), record(turn + 1, NOW_MS + 1));
         let mut bytes = file(&[older.clone(), newer.clone()]);
         for (copy, offset) in newer.offsets().into_iter().enumerate() {
             let found = Record::newest(&bytes).unwrap();
             prop_assert_eq!((&found.record, found.other_is_damaged), (&newer, false), "{} copies damaged", copy);
-            let bytes = &mut bytes[offset as usize..][..record::RECORD];
+            let bytes = &mut bytes[offset as usize..][..RECORD];
             match cut {
                 // A torn write: the end has other bytes, surely others, as the checksum may end with any.
                 true => bytes[at..].iter_mut().for_each(|byte| *byte = !*byte),

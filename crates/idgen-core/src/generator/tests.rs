@@ -159,6 +159,17 @@ fn last_id_is_one_that_was_issued() {
 }
 
 #[test]
+fn settled_id_never_falls_while_the_space_keeps_its_generator() {
+    let mut server = Server::new(2);
+    let (space, ..) = server.space(&tagged(0));
+    assert_eq!(server.table.settle(&space, 7), 7);
+    server.attach(&tagged(1));
+    server.attach(&tagged(0));
+    let settled = [8, 5, 9].map(|id| server.table.settle(&space, id));
+    assert_eq!(settled, [8, 8, 9]);
+}
+
+#[test]
 fn reached_time_is_that_of_the_latest_id_or_the_floor() {
     let mut server = Server::new(3);
     assert_eq!(server.table.reached_ms(), NOW_MS);

@@ -186,6 +186,13 @@ fn end_is_announced_a_year_ahead() {
 }
 
 #[test]
+fn times_are_written_as_rfc_3339() {
+    assert_eq!([0, 1_767_225_600_001].map(time_text), ["1970-01-01T00:00:00Z", "2026-01-01T00:00:00.001Z"]);
+    assert_eq!([-1, 1_000_000].map(time_text_us), ["1969-12-31T23:59:59.999999Z", "1970-01-01T00:00:01Z"]);
+    assert_eq!([time_text(i64::MAX), time_text_us(i64::MAX)], ["infinity"; 2]);
+}
+
+#[test]
 fn times_past_the_last_millisecond_saturate() {
     let far = layout("time:62 sequence:1 unit:1s epoch:9999-12-31");
     assert_eq!(far.ends_at_ms(), i64::MAX);

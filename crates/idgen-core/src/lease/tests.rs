@@ -252,6 +252,7 @@ fn grant_ends_the_expired_terms_that_exceed_the_slots() {
     assert_eq!(ends_before(&[expired(0), expired(1)], &one, 0, NOW), [1]);
     assert_eq!(ends_before(&[free(0, 1), expired(2), expired(1)], &one, 0, NOW), [1, 2]);
     assert_eq!(ends_before(&[expired(1)], &one, 0, NOW), [1]);
+    assert_eq!(ends_before(&[free(1, 1), expired(2)], &one, 0, NOW), [2]);
     // Two slots have room for one expired term beside the grant.
     let two = LeaseDefinition { slots: 2, ..LOCK };
     assert_eq!(ends_before(&[free(0, 1), expired(1)], &two, 0, NOW), []);

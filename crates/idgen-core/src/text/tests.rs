@@ -5,6 +5,13 @@ fn format(name: &str) -> Format {
     Format::named(name).unwrap()
 }
 
+#[test]
+fn errors_say_what_the_format_refuses() {
+    let said = |text: &str, format: &str| self::format(format).decode(text).unwrap_err().to_string();
+    assert_eq!(said("102", "base2"), "The format has no character \"2\".");
+    assert_eq!(said("1", "sort62"), "A text of this format has 11 characters.");
+}
+
 /// Formats that bwmarrin/snowflake has: the texts from its test data and code.
 #[test]
 fn known_ids_have_known_texts() {
