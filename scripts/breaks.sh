@@ -84,7 +84,7 @@ broken 'G3: a ring takes values of another version' segment/table.rs \
 broken 'L2: one more holder than slots' lease/attempt.rs \
   '(holders + 1).saturating_sub(' 'holders.saturating_sub('
 broken 'L2: a shared term begins beside a slot' lease/attempt.rs \
-  'self.terms.iter().filter(|term| !term.is_shared())' 'self.terms.iter().filter(|term| term.slot < 0)'
+  'filter(|term| term.is_shared() != wants_shared)' 'filter(|term| term.is_shared() && !wants_shared)'
 broken 'L2: another clock ends a term' lease/mod.rs \
   'Session::None | Session::EndedWithServer => Some(from_the_beginning)' \
   'Session::None | Session::EndedWithServer => Some(self.ends_us)'

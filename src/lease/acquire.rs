@@ -1,52 +1,72 @@
 //! Acquiring leases: the queue, the waits and the rows, as the procedures of the core reach them.
 
 use super::definitions::KnownDefinition;
-use super::locks::{self, Precedence, Queue};
+use super::locks::{self, Precedence};
 use super::rows::{self, COLUMNS, LeaseRow, LockedRow, ROWS, slot_key};
 use super::stats::{self, COUNTERS};
-use super::terms::{self, HeldTerm, NewHolder};
+use super::terms::{self, HeldTerm, Wanted};
 use super::{definitions, errors, pending, sweep};
-use crate::pg::advisory_lock::{Limit, Mode, Scope, acquire_for_transaction};
+use crate::pg::advisory_lock::{AdvisoryLock, Limit, Mode, Scope, acquire_for_transaction};
+use crate::pg::latch::ConditionVariable;
 use crate::pg::row::{Key, LatestRows, Version, Wait};
 use crate::pg::{session, system_clock, xact};
-use idgen_core::lease::{Acquirer, FIRST_SHARED, GrantRows, Lease, LeaseDefinition, Patience, Term, Tried, grant};
+use crate::place;
+use idgen_core::lease::{
+    self, Acquirer, Change, FIRST_SHARED, GrantRows, Lease, LeaseDefinition, LeaseLock, Patience, Term, Tried,
+};
 use parking_lot::Mutex;
 use pgrx::prelude::*;
+use std::ffi::CStr;
 use std::time::{Duration, Instant};
 
-pub struct AcquireRequest<'a> {
-    pub name: &'a str,
-    pub queue: Queue,
-    /// `None` for the ttl of the definition.
-    pub ttl_us: Option<i64>,
-    pub holder: NewHolder<'a>,
-    /// True for a shared term.
-    pub shared: bool,
-    /// What runs after the request in its transaction sees by a snapshot that was taken before it.
-    pub shares_snapshot: bool,
-}
+impl Wanted<'_> {
+    /// Acquires a term of each lease, in their order, or none. If the limit passes, `None` or an error, as the limit says.
+    pub fn acquire(&self, names: &[&str], function: &CStr, limit: Limit) -> Option<Vec<HeldTerm>> {
+        xact::require_read_write(function);
+        if place::is_wal_lost() {
+            errors::holders_unknown().raise();
+        }
+        // A call that can only fail does not wait in the queue.
+        for name in names.iter().filter(|_| self.shared) {
+            if let Some(definition) = definitions::of_within(limit, name)?.definition {
+                refuse_to_share_slots(name, &definition);
+            }
+        }
+        let began = Instant::now();
+        let bypasses = names.iter().map(|name| locks::bypasses_queue(name, self.shared)).collect();
+        let mut call = Call { wanted: self, names, bypasses, limit, known: None, precedence: Precedence::default() };
+        let granted = lease::acquire(&mut call);
+        COUNTERS.add(began.elapsed().as_micros() as u64, |counters| &counters.wait_us);
+        let Some(granted) = granted else {
+            return limit.time_out();
+        };
+        // Only here, where nothing is rolled back any more.
+        let finish = |Grant { term, is_take_over }| {
+            COUNTERS.add(1, |counters| if is_take_over { &counters.take_overs } else { &counters.grants });
+            term
+        };
+        let granted: Vec<HeldTerm> = granted.into_iter().map(finish).collect();
+        self.end_statement(names[0], &granted);
+        Some(granted)
+    }
 
-/// Acquires a term for each request, or none. If the limit passes, `None` or an error, as the limit says.
-pub fn acquire(requests: &[AcquireRequest], limit: Limit) -> Option<Vec<HeldTerm>> {
-    // A call that can only fail does not wait in the queue.
-    for request in requests.iter().filter(|request| request.shared) {
-        if let Some(definition) = definitions::of_within(limit, request.name)?.definition {
-            refuse_to_share_slots(request.name, &definition);
+    pub fn end_statement(&self, name: &str, granted: &[HeldTerm]) {
+        if !self.is_own_statement {
+            errors::not_held_before_commit(name).warn();
+        } else if !xact::is_read_committed() {
+            // What comes next in this transaction would see what this statement saw before it waited.
+            xact::commit_with_statement();
+            granted.iter().for_each(|term| pending::began_after_snapshot(term.token));
         }
     }
-    let began = Instant::now();
-    let mut call = Call { requests, limit, known: None, precedence: Precedence::default() };
-    let granted = idgen_core::lease::acquire(&mut call);
-    COUNTERS.add(began.elapsed().as_micros() as u64, |counters| &counters.wait_us);
-    let Some(granted) = granted else {
-        return limit.time_out();
-    };
-    // Only here, where nothing is rolled back any more.
-    let finish = |Grant { term, is_take_over }| {
-        COUNTERS.add(1, |counters| if is_take_over { &counters.take_overs } else { &counters.grants });
-        term
-    };
-    Some(granted.into_iter().map(finish).collect())
+
+    /// Raises 40001 if what runs after the call in its transaction sees by a snapshot that was taken before it, unless that shows
+    /// all that was written under the lease.
+    fn refuse_older_snapshot(&self, name: &str, shows_all: impl FnOnce() -> bool) {
+        if !self.is_own_statement && !xact::is_read_committed() && !shows_all() {
+            errors::snapshot_too_old(name).raise();
+        }
+    }
 }
 
 /// A lease with several slots has no shared terms.
@@ -57,7 +77,9 @@ fn refuse_to_share_slots(name: &str, definition: &LeaseDefinition) {
 }
 
 struct Call<'a> {
-    requests: &'a [AcquireRequest<'a>],
+    wanted: &'a Wanted<'a>,
+    names: &'a [&'a str],
+    bypasses: Vec<bool>,
     limit: Limit,
     /// Of the lease that is attempted.
     known: Option<KnownDefinition>,
@@ -71,59 +93,49 @@ impl Call<'_> {
             Patience::None => Limit::answer(Duration::ZERO),
         }
     }
+
+    fn lease_lock(&self, at: usize, lock: LeaseLock) -> AdvisoryLock {
+        locks::lock(self.names[at], lock, Mode::of(lock == LeaseLock::Definition))
+    }
 }
 
 impl Acquirer for Call<'_> {
     type Term = Grant;
 
     fn leases(&self) -> usize {
-        self.requests.len()
+        self.names.len()
     }
 
-    fn enter(&mut self, at: usize, patience: Patience) -> bool {
-        self.requests[at].queue.enter(self.limit(patience))
+    fn lock(&mut self, at: usize, lock: LeaseLock, patience: Patience) -> bool {
+        acquire_for_transaction(&self.lease_lock(at, lock), self.limit(patience))
     }
 
-    fn leave(&mut self, at: usize) {
-        self.requests[at].queue.leave();
+    fn unlock(&mut self, at: usize, lock: LeaseLock) {
+        self.lease_lock(at, lock).release(Scope::Transaction);
     }
 
     fn bypasses(&self, at: usize) -> bool {
-        self.requests[at].queue.is_bypassed()
-    }
-
-    fn share_definition(&mut self, at: usize, patience: Patience) -> bool {
-        let lock = locks::definition_lock(self.requests[at].name, Mode::Shared);
-        acquire_for_transaction(&lock, self.limit(patience))
-    }
-
-    fn unlock_definition(&mut self, at: usize) {
-        locks::definition_lock(self.requests[at].name, Mode::Shared).release(Scope::Transaction);
+        self.bypasses[at]
     }
 
     fn is_defined(&mut self, at: usize, patience: Patience) -> Option<bool> {
-        self.known = definitions::of_within(self.limit(patience), self.requests[at].name);
+        self.known = definitions::of_within(self.limit(patience), self.names[at]);
         self.known.map(|known| known.definition.is_some())
     }
 
-    fn wants_shared(&self, at: usize) -> bool {
-        self.requests[at].shared
-    }
-
-    fn wait_for_shared_grants(&mut self, at: usize, patience: Patience) -> bool {
-        self.requests[at].queue.wait_for_shared_grants(self.limit(patience))
+    fn wants_shared(&self) -> bool {
+        self.wanted.shared
     }
 
     fn grant(&mut self, at: usize, are_shared_over: bool, patience: Patience) -> Option<Tried<Grant>> {
-        let (request, known) = (&self.requests[at], self.known.expect("the definition was read"));
         let mut tried = None;
         ROWS.write_within(self.limit(patience), |rows| {
             let granted = rows.latest(|latest| {
-                let (mut attempt, lease) = Attempt::new(request, latest, known);
-                if request.shared {
-                    refuse_to_share_slots(request.name, &lease.definition);
+                let (mut attempt, lease) = Attempt::new(self, at, latest);
+                if self.wanted.shared {
+                    refuse_to_share_slots(self.names[at], &lease.definition);
                 }
-                grant(&mut attempt, &lease, request.shared, are_shared_over)
+                lease::grant(&mut attempt, &lease, self.wanted.shared, are_shared_over)
             });
             // A session that sleeps has no lock on the table: an ALTER TABLE would wait for it, and renewals for that.
             let is_granted = matches!(granted, Some(Ok(_)));
@@ -138,7 +150,7 @@ impl Acquirer for Call<'_> {
     }
 
     fn changes(&self, at: usize) -> u64 {
-        self.requests[at].queue.broadcasts()
+        locks::condition(self.names[at]).map_or(0, ConditionVariable::broadcasts)
     }
 
     fn sleep(&mut self, at: usize, changes: u64, until_us: Option<i64>) -> bool {
@@ -149,24 +161,20 @@ impl Acquirer for Call<'_> {
         let until = until_us.map(|until_us| until_us.saturating_sub(system_clock::boot_us()).max(0) as u64);
         if until != Some(0) {
             let time = until.map_or(Duration::MAX, Duration::from_micros).min(left.unwrap_or(Duration::MAX));
-            self.requests[at].queue.sleep(changes, time);
+            locks::sleep(self.names[at], changes, time);
         }
         check_for_interrupts!();
         true
     }
 
     fn precede(&mut self, at: usize, slots: &[i32]) -> bool {
-        self.precedence.keep_in(slots);
-        self.precedence.acquire(self.requests[at].name, slots, self.limit)
+        self.precedence.move_to(self.names[at], slots, self.limit)
     }
 
     fn wait_for_rows(&mut self, at: usize, slots: &[i32]) {
-        refuse_older_snapshot(&self.requests[at], || false);
-        rows::wait_for_rows(self.requests[at].name, slots, self.limit);
-    }
-
-    fn undo<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
-        xact::rolled_back(|| work(self))
+        let name = self.names[at];
+        self.wanted.refuse_older_snapshot(name, || false);
+        rows::wait_for_rows(name, slots, self.limit);
     }
 
     fn undo_unless_granted<T>(&mut self, work: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
@@ -183,7 +191,8 @@ struct Grant {
 
 /// An attempt, and the lease as it was when the attempt began.
 struct Attempt<'a> {
-    request: &'a AcquireRequest<'a>,
+    wanted: &'a Wanted<'a>,
+    name: &'a str,
     rows: &'a LatestRows<'a, COLUMNS>,
     known: KnownDefinition,
     /// The terms of the lease, with their versions.
@@ -196,29 +205,30 @@ impl<'a> Attempt<'a> {
     ///
     /// While a lease is defined with one slot, it gets other rows only after that of the slot was deleted. So where this process
     /// has seen no other row, under the same definition, and the row is as it has written it since, it reads no others.
-    fn new(request: &'a AcquireRequest, rows: &'a LatestRows<COLUMNS>, known: KnownDefinition) -> (Self, Lease) {
+    fn new(call: &'a Call, at: usize, rows: &'a LatestRows<COLUMNS>) -> (Self, Lease) {
         static SEEN_ALONE: Mutex<Option<(String, u64)>> = Mutex::new(None);
         COUNTERS.add(1, |counters| &counters.probes);
+        let (wanted, name, known) = (call.wanted, call.names[at], call.known.expect("the definition was read"));
         let definition = known.definition.unwrap_or_else(rows::undefined);
         let read = |row: &LeaseRow| (rows::term(row, Some(definition.lock_delay_us)), row.version());
-        let can_be_alone = !request.shared && known.definition.is_some_and(|defined| defined.slots == 1);
-        let is_seen = |(name, changes): &(String, u64)| name == request.name && *changes == known.changes;
+        let can_be_alone = !wanted.shared && known.definition.is_some_and(|defined| defined.slots == 1);
+        let is_seen = |(seen, changes): &(String, u64)| seen == name && *changes == known.changes;
         let alone = (can_be_alone && SEEN_ALONE.lock().as_ref().is_some_and(is_seen))
-            .then(|| rows.find_last(&slot_key(request.name, 0), |row| Some(read(row))))
+            .then(|| rows.find_last(&slot_key(name, 0), |row| Some(read(row))))
             .flatten();
-        let key = [Key::Text(request.name), Key::IntBelow(FIRST_SHARED)];
-        let key = if request.shared { &key[..] } else { &key[..1] };
-        let found = alone.map_or_else(|| rows.all(key, read), |row| vec![row]);
+        let slots = [Key::Text(name), Key::IntBelow(FIRST_SHARED)];
+        let wanted_rows = if wanted.shared { &slots[..] } else { &slots[..1] };
+        let found = alone.map_or_else(|| rows.all(wanted_rows, read), |row| vec![row]);
         if can_be_alone && alone.is_none() && matches!(&found[..], [(term, _)] if term.slot == 0) {
-            *SEEN_ALONE.lock() = Some((request.name.to_owned(), known.changes));
+            *SEEN_ALONE.lock() = Some((name.to_owned(), known.changes));
         }
         let terms: Vec<Term> = found.iter().map(|(term, _)| *term).collect();
         let now = rows::now_for(&terms);
-        (Self { request, rows, known, found, definition }, Lease { definition, terms, now })
+        (Self { wanted, name, rows, known, found, definition }, Lease { definition, terms, now })
     }
 
     fn ttl_us(&self) -> i64 {
-        self.request.ttl_us.unwrap_or(self.definition.ttl_us)
+        self.wanted.ttl_us.unwrap_or(self.definition.ttl_us)
     }
 
     fn term(&self, slot: i32) -> Option<&(Term, Version)> {
@@ -229,13 +239,13 @@ impl<'a> Attempt<'a> {
     fn lock(&self, slot: i32) -> Option<(&Term, LockedRow<'a>)> {
         let (term, version) = self.term(slot)?;
         let locked = self.rows.try_lock(*version)?;
-        stats::notify_expired(self.request.name, &locked.row());
+        stats::notify_expired(self.name, &locked.row());
         Some((term, locked))
     }
 
     /// Records what the end of the transaction has to do for a new term.
     fn begun(&self, term: HeldTerm, is_take_over: bool) -> Grant {
-        let name = self.request.name;
+        let name = self.name;
         pending::require_durability();
         pending::locked(term.token);
         pending::wake_at_end(name);
@@ -254,9 +264,9 @@ impl GrantRows for Attempt<'_> {
     /// Raises 40001 if the transaction's one snapshot may be older than the last holder's writes. A holder that did not
     /// release the slot may have written at any time.
     fn refuse_older_snapshot(&mut self, slot: i32, ends: &[i32]) {
-        let name = self.request.name;
+        let name = self.name;
         let is_released = |slot: i32| self.term(slot).is_none_or(|(term, _)| term.depth == 0 && !term.revoked);
-        refuse_older_snapshot(self.request, || match self.request.shared {
+        self.wanted.refuse_older_snapshot(name, || match self.wanted.shared {
             true => {
                 ends.iter().all(|slot| is_released(*slot)) && !rows::have_changed(name, Key::IntBelow(FIRST_SHARED))
             }
@@ -276,7 +286,7 @@ impl GrantRows for Attempt<'_> {
     fn free(&mut self, slot: i32) -> Option<()> {
         let (term, locked) = self.lock(slot)?;
         if term.depth > 0 {
-            locked.update(&rows::freed(system_clock::boot_us(), false));
+            locked.update(&rows::new_values(Change::Free { since_us: system_clock::boot_us(), revoked: false }));
         }
         Some(())
     }
@@ -289,22 +299,21 @@ impl GrantRows for Attempt<'_> {
     fn take(&mut self, slot: i32) -> Option<Grant> {
         let (last, locked) = self.lock(slot)?;
         let is_take_over = last.depth > 0 || last.revoked;
-        let term = terms::take(locked, self.request.holder, self.ttl_us());
+        let term = terms::take(locked, self.wanted, self.ttl_us());
         Some(self.begun(term, is_take_over))
     }
 
     fn insert(&mut self, slot: i32) -> Option<Grant> {
-        let AcquireRequest { name, holder, shared, .. } = *self.request;
-        let term = terms::insert(name, slot, holder, self.ttl_us())?;
+        let term = terms::insert(self.name, slot, self.wanted, self.ttl_us())?;
         // No release deletes the row if the holder vanishes.
-        if shared || self.known.definition.is_none() {
+        if self.wanted.shared || self.known.definition.is_none() {
             sweep::sweep_if_due();
         }
         Some(self.begun(term, false))
     }
 
     fn announce_shared_grant(&mut self) {
-        self.request.queue.announce_shared_grant();
+        locks::lock(self.name, LeaseLock::SharedGrants, Mode::Shared).acquire(Scope::Transaction);
     }
 
     /// All users can read it in `idgen.leases`, so it must not tell the token.
@@ -313,14 +322,7 @@ impl GrantRows for Attempt<'_> {
     }
 
     fn is_locked(&mut self, slot: i32) -> bool {
-        let key = slot_key(self.request.name, slot);
+        let key = slot_key(self.name, slot);
         xact::rolled_back(|| ROWS.write(|rows| rows.lock(&key, Wait::Skip, |_| true).map(drop)).is_none())
-    }
-}
-
-/// Raises 40001 for a request whose transaction has one snapshot, unless that shows all that was written under the lease.
-fn refuse_older_snapshot(request: &AcquireRequest, shows_all: impl FnOnce() -> bool) {
-    if request.shares_snapshot && !shows_all() {
-        errors::snapshot_too_old(request.name).raise();
     }
 }

@@ -1,15 +1,15 @@
 //! lease_define, lease_alter, lease_drop and lease_revoke: what only the definer of a lease, or a superuser, may do.
 
-use super::locks::{Precedence, Queue, definition_lock};
+use super::locks::{self, Precedence};
 use super::rows::{self, lock_slot};
 use super::{definitions, errors, pending, stats, terms};
 use crate::args;
-use crate::pg::advisory_lock::{Limit, Mode, Scope};
+use crate::pg::advisory_lock::{Limit, Mode, Scope, acquire_for_transaction};
 use crate::pg::datum::Text;
 use crate::pg::row::Wait;
 use crate::pg::{spi, xact};
 use crate::settings;
-use idgen_core::lease::{Lease, MAX_SLOTS, Term};
+use idgen_core::lease::{Lease, LeaseLock, MAX_SLOTS, Term};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 
@@ -130,8 +130,10 @@ fn drop_lease(name: &str) {
     xact::require_read_write(c"lease_drop()");
     // Before the wait, so that no caller waits in vain, and again after it.
     require_unheld(name);
-    // Until the transaction ends: before that, acquirers would see the rows that are dropped here.
-    Queue::of(name, false).enter(Limit::by_lock_timeout());
+    if !locks::bypasses_queue(name, false) {
+        // Until the transaction ends: before that, acquirers would see the rows that are dropped here.
+        acquire_for_transaction(&locks::lock(name, LeaseLock::Queue, Mode::Exclusive), Limit::by_lock_timeout());
+    }
     // A change of the definition holds this lock, but is not in the queue.
     lock_definition(name);
     let terms = lock_slots(name);
@@ -152,11 +154,12 @@ fn lock_slots(name: &str) -> Vec<Term> {
     let terms = definitions::read(name).terms;
     for term in &terms {
         let mut precedence = Precedence::default();
+        let limit = Limit::by_lock_timeout();
         if term.depth > 0 {
-            precedence.acquire(name, &[term.slot], Limit::by_lock_timeout());
+            precedence.move_to(name, &[term.slot], limit);
         }
         lock_slot(name, term.slot);
-        precedence.keep_in(&[]);
+        precedence.move_to(name, &[], limit);
     }
     terms
 }
@@ -165,7 +168,7 @@ fn lock_slots(name: &str) -> Vec<Term> {
 fn lock_definition(name: &str) {
     // First without the lock: a transaction that is waited for may acquire another slot.
     rows::wait_for_grants(name);
-    definition_lock(name, Mode::Exclusive).acquire(Scope::Transaction);
+    locks::lock(name, LeaseLock::Definition, Mode::Exclusive).acquire(Scope::Transaction);
     // For those that have begun before the lock was granted. It keeps others out, so that this wait ends.
     rows::wait_for_grants(name);
 }

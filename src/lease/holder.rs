@@ -1,23 +1,19 @@
 //! What a holder calls: lease_acquire, lease_try_acquire, lease_renew, lease_release, lease_fence, and the trigger function
 //! lease_guard.
 
-use super::acquire::{AcquireRequest, acquire};
-use super::locks::Queue;
 use super::stats::{self, COUNTERS};
-use super::terms::{self, HeldTerm, NewHolder};
+use super::terms::{self, HeldTerm, Wanted};
 use super::{definitions, errors, locks, pending};
 use crate::args;
 use crate::pg::advisory_lock::{Limit, within};
 use crate::pg::datum::{self, Composite, Text, decoded, text_arg};
 use crate::pg::function::{self, TriggerRow};
 use crate::pg::{spi, xact};
-use crate::place;
 use crate::settings;
 use idgen_core::lease::FIRST_SHARED;
 use pgrx::datum::Interval;
-use pgrx::fcinfo::{pg_getarg, pg_getarg_datum};
+use pgrx::fcinfo::pg_getarg;
 use pgrx::prelude::*;
-use std::borrow::Cow;
 use std::ffi::CStr;
 
 /// Acquires a lease, or with a token acquires its term once more. Waits for a slot, up to `lock_timeout`. NULL as `ttl`
@@ -67,65 +63,6 @@ unsafe fn acquire_by_args(
             Some(columns(name, deepened))
         }
         None => wanted.acquire(&[name], function, limit)?.pop().map(|term| columns(name, term)),
-    }
-}
-
-/// What a caller says of the terms that it wants.
-pub struct Wanted<'a> {
-    ttl_us: Option<i64>,
-    owner: Option<Cow<'a, str>>,
-    data: Option<pg_sys::Datum>,
-    bind_session: bool,
-    shared: bool,
-    is_own_statement: bool,
-}
-
-impl Wanted<'_> {
-    /// # Safety
-    /// `fcinfo` is that of the running call. Its arguments from `first` on are ttl, owner and data, and those from `modes` on
-    /// bind_session and shared.
-    pub unsafe fn by_args(fcinfo: pg_sys::FunctionCallInfo, first: usize, modes: usize) -> Self {
-        // SAFETY: by the above.
-        unsafe {
-            let ttl = pg_getarg::<Interval>(fcinfo, first);
-            Self {
-                ttl_us: ttl.map(|ttl| args::ttl_us(ttl, settings::lease_ttl_limits_us())),
-                owner: text_arg(fcinfo, first + 1),
-                data: pg_getarg_datum(fcinfo, first + 2),
-                bind_session: args::required(pg_getarg::<bool>(fcinfo, modes), "bind_session"),
-                shared: args::required(pg_getarg::<bool>(fcinfo, modes + 1), "shared"),
-                is_own_statement: xact::is_own_statement(fcinfo),
-            }
-        }
-    }
-
-    /// Acquires a term of each lease, in their order, or none.
-    pub fn acquire<'n>(&'n self, names: &[&'n str], function: &CStr, limit: Limit) -> Option<Vec<HeldTerm>> {
-        xact::require_read_write(function);
-        if place::is_wal_lost() {
-            errors::holders_unknown().raise();
-        }
-        let requests = names.iter().map(|name| AcquireRequest {
-            name,
-            queue: Queue::of(name, self.shared),
-            ttl_us: self.ttl_us,
-            holder: NewHolder { owner: self.owner.as_deref(), data: self.data, bind_session: self.bind_session },
-            shared: self.shared,
-            shares_snapshot: !self.is_own_statement && !xact::is_read_committed(),
-        });
-        let granted = acquire(&requests.collect::<Vec<AcquireRequest>>(), limit)?;
-        self.end_statement(names[0], &granted);
-        Some(granted)
-    }
-
-    fn end_statement(&self, name: &str, granted: &[HeldTerm]) {
-        if !self.is_own_statement {
-            errors::not_held_before_commit(name).warn();
-        } else if !xact::is_read_committed() {
-            // What comes next in this transaction would see what this statement saw before it waited.
-            xact::commit_with_statement();
-            granted.iter().for_each(|term| pending::began_after_snapshot(term.token));
-        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::pg::advisory_lock::{AdvisoryLock, Limit, LockKind, Mode, Scope, acqui
 use crate::pg::latch::{self, ConditionVariable, WaitEvent};
 use crate::pg::{session, system_clock};
 use crate::shmem::{self, Locked, Part};
-use idgen_core::lease::{EndedSessions, Session};
+use idgen_core::lease::{EndedSessions, LeaseLock, Session};
 use parking_lot::Mutex;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -28,30 +28,34 @@ const LONGEST_SLEEP_UNPRELOADED: Duration = Duration::from_millis(100);
 /// The wait event of the head of a queue.
 static LEASE_WAIT: WaitEvent = WaitEvent::new(c"IdgenLease");
 
-/// Held by the head of the queue of a lease. The view `idgen.leases` has this kind as a number.
+/// The queue of acquirers of a lease. Only its holder, the head, reads the rows. So acquirers are served in order, and a grant
+/// costs the same however many wait. The view `idgen.leases` has this kind as a number.
 const QUEUE: LockKind = LockKind::new(b"lq");
+/// A grant holds it shared while it chooses a slot and writes the row. A transaction that changes the definition holds it
+/// exclusively until it ends.
 const DEFINITION: LockKind = LockKind::new(b"ld");
-/// Held shared by a transaction that has begun a shared term, until it ends.
+/// Held shared by a transaction that has begun a shared term, until it ends. Until then, acquirers of slots do not see the
+/// term, and wait.
 const SHARED_GRANT: LockKind = LockKind::new(b"lg");
 /// Held shared by a fence before it locks the row, exclusively by a take-over that waits for that row.
 const FENCE: LockKind = LockKind::new(b"lf");
 
-/// The queue of acquirers of a lease, an advisory lock. Only its holder, the head, reads the rows. So acquirers are
-/// served in order, and a grant costs the same however many wait.
-#[derive(Clone, Copy)]
-pub struct Queue {
-    key: i64,
-    lock: AdvisoryLock,
-    condition: Option<&'static ConditionVariable>,
-    /// The head of the queue may be waiting for this transaction, and it needs no turn. It holds the definition's lock
-    /// exclusively, so no other transaction is granted a slot until it ends. Or it has begun a shared term and wants another.
-    is_bypassed: bool,
+/// A lock of a lease.
+pub fn lock(name: &str, lock: LeaseLock, mode: Mode) -> AdvisoryLock {
+    let kind = match lock {
+        LeaseLock::Queue => QUEUE,
+        LeaseLock::Definition => DEFINITION,
+        LeaseLock::SharedGrants => SHARED_GRANT,
+    };
+    AdvisoryLock::new(kind, name_hash(name).key, mode)
 }
 
-/// The order in which calls for several leases work on them.
-pub fn order(name: &str) -> (i64, u64) {
-    let hash = name_hash(name);
-    (hash.key, hash.check)
+/// True if the head of the queue may be waiting for this transaction, which needs no turn then. It holds the lock of the
+/// definition exclusively, so no other transaction is granted a slot until it ends. Or it has begun a shared term and wants
+/// another.
+pub fn bypasses_queue(name: &str, wants_shared: bool) -> bool {
+    wants_shared && lock(name, LeaseLock::SharedGrants, Mode::Shared).is_held()
+        || lock(name, LeaseLock::Definition, Mode::Exclusive).is_held()
 }
 
 /// The condition variable of a lease, broadcast when a slot may have become free. `None` without preload.
@@ -60,71 +64,12 @@ pub fn condition(name: &str) -> Option<&'static ConditionVariable> {
     CONDITIONS.get().map(|conditions| &conditions[index])
 }
 
-impl Queue {
-    pub fn of(name: &str, wants_shared: bool) -> Self {
-        let key = name_hash(name).key;
-        let has_shared = wants_shared && AdvisoryLock::new(SHARED_GRANT, key, Mode::Shared).is_held();
-        Self {
-            key,
-            lock: AdvisoryLock::new(QUEUE, key, Mode::Exclusive),
-            condition: condition(name),
-            is_bypassed: has_shared || definition_lock(name, Mode::Exclusive).is_held(),
-        }
+/// Sleeps until a broadcast for the lease, for at most `time`. Returns at once if there was one since `broadcasts` was read.
+pub fn sleep(name: &str, broadcasts: u64, time: Duration) {
+    match condition(name) {
+        Some(condition) => condition.sleep_unless_broadcast_since(broadcasts, time.min(LONGEST_SLEEP), &LEASE_WAIT),
+        None => latch::sleep(time.min(LONGEST_SLEEP_UNPRELOADED), &LEASE_WAIT),
     }
-
-    fn shared_grant_lock(&self, mode: Mode) -> AdvisoryLock {
-        AdvisoryLock::new(SHARED_GRANT, self.key, mode)
-    }
-
-    /// Waits to become the head of the queue. The end of the transaction leaves the queue. False if the limit has passed.
-    pub fn enter(&self, limit: Limit) -> bool {
-        self.is_bypassed || acquire_for_transaction(&self.lock, limit)
-    }
-
-    pub fn leave(&self) {
-        if !self.is_bypassed {
-            self.lock.release(Scope::Transaction);
-        }
-    }
-
-    /// Lets acquirers of slots wait until this transaction has ended: until then, they do not see the shared term that it
-    /// has begun.
-    pub fn announce_shared_grant(&self) {
-        self.shared_grant_lock(Mode::Shared).acquire(Scope::Transaction);
-    }
-
-    /// Waits for transactions that have begun shared terms. False if the limit has passed.
-    pub fn wait_for_shared_grants(&self, limit: Limit) -> bool {
-        let lock = self.shared_grant_lock(Mode::Exclusive);
-        let is_acquired = acquire_for_transaction(&lock, limit);
-        if is_acquired {
-            lock.release(Scope::Transaction);
-        }
-        is_acquired
-    }
-
-    pub fn is_bypassed(&self) -> bool {
-        self.is_bypassed
-    }
-
-    /// Read before the rows, for the sleep after it.
-    pub fn broadcasts(&self) -> u64 {
-        self.condition.map_or(0, ConditionVariable::broadcasts)
-    }
-
-    /// Sleeps until a broadcast, for at most `time`. Returns at once if there was one since `broadcasts` was read.
-    pub fn sleep(&self, broadcasts: u64, time: Duration) {
-        match self.condition {
-            Some(condition) => condition.sleep_unless_broadcast_since(broadcasts, time.min(LONGEST_SLEEP), &LEASE_WAIT),
-            None => latch::sleep(time.min(LONGEST_SLEEP_UNPRELOADED), &LEASE_WAIT),
-        }
-    }
-}
-
-/// The lock of a definition. A grant holds it shared while it chooses a slot and writes the row. A transaction that changes
-/// the definition holds it exclusively until it ends.
-pub fn definition_lock(name: &str, mode: Mode) -> AdvisoryLock {
-    AdvisoryLock::new(DEFINITION, name_hash(name).key, mode)
 }
 
 /// Precedence of a take-over over later fences of the slots that it waits for. A fence acquires and releases the lock of its
@@ -148,8 +93,10 @@ pub fn yield_to_take_over(name: &str, slot: i32) {
 }
 
 impl Precedence {
-    /// Acquires precedence in these slots, until the transaction ends at the latest. False if the limit has passed.
-    pub fn acquire(&mut self, name: &str, slots: &[i32], limit: Limit) -> bool {
+    /// Acquires precedence in these slots, until the transaction ends at the latest, and releases it in all others: they are
+    /// free, or their terms were renewed. False if the limit has passed.
+    pub fn move_to(&mut self, name: &str, slots: &[i32], limit: Limit) -> bool {
+        self.0.retain(|(slot, lock)| slots.contains(slot) || !lock.release(Scope::Transaction));
         slots.iter().all(|slot| {
             let is_held = self.0.iter().any(|(held, _)| held == slot);
             let lock = slot_lock(name, *slot, Mode::Exclusive);
@@ -159,11 +106,6 @@ impl Precedence {
             }
             is_acquired
         })
-    }
-
-    /// Releases it in all other slots: they are free, or their terms were renewed.
-    pub fn keep_in(&mut self, slots: &[i32]) {
-        self.0.retain(|(slot, lock)| slots.contains(slot) || !lock.release(Scope::Transaction));
     }
 }
 

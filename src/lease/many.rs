@@ -2,9 +2,9 @@
 //! different orders do not wait for each other.
 
 use super::errors;
-use super::holder::{self, Wanted, columns};
-use super::locks;
-use crate::args;
+use super::holder::{self, columns};
+use super::terms::Wanted;
+use crate::args::{self, name_hash};
 use crate::pg::advisory_lock::Limit;
 use crate::pg::datum::{Composite, Text};
 use crate::pg::xact;
@@ -44,9 +44,9 @@ unsafe fn acquire(
 ) -> SetOfIterator<'static, Composite<7>> {
     // SAFETY: by the above.
     let (names, wanted) = unsafe { (pg_getarg::<Array<Text>>(fcinfo, 0), Wanted::by_args(fcinfo, first, first + 3)) };
-    let names = texts(names);
-    let mut ordered: Vec<(usize, &str)> = checked(&names).into_iter().enumerate().collect();
-    ordered.sort_by_cached_key(|(_, name)| locks::order(name));
+    let names = checked(args::required(names, "names"));
+    let mut ordered: Vec<(usize, &str)> = names.iter().map(String::as_str).enumerate().collect();
+    ordered.sort_by_cached_key(|(_, name)| name_hash(name));
     let ordered_names: Vec<&str> = ordered.iter().map(|(_, name)| *name).collect();
     if let Some(twice) = ordered_names.windows(2).find(|two| two[0] == two[1]) {
         errors::named_twice(twice[0]).raise();
@@ -108,23 +108,20 @@ fn for_each<const N: usize>(
     function: &CStr,
     mut work: impl FnMut((&str, i64)) -> Option<Composite<N>>,
 ) -> SetOfIterator<'static, Composite<N>> {
-    let names = texts(names);
+    let names = args::required(names, "names");
     let tokens = args::required(tokens, "tokens");
     if names.len() != tokens.len() {
         errors::lengths_differ(names.len(), tokens.len()).raise();
     }
+    let names = checked(names);
     let tokens = tokens.iter().map(|token| args::required(token, "token"));
-    let mut terms: Vec<(usize, (&str, i64))> = checked(&names).into_iter().zip(tokens).enumerate().collect();
+    let mut terms: Vec<(usize, (&str, i64))> = names.iter().map(String::as_str).zip(tokens).enumerate().collect();
     xact::require_read_write(function);
-    terms.sort_by_cached_key(|(_, (name, token))| (locks::order(name), *token));
+    terms.sort_by_cached_key(|(_, (name, token))| (name_hash(name), *token));
     terms.dedup_by_key(|(_, term)| *term);
     in_order_asked(terms.into_iter().filter_map(|(asked, term)| Some((asked, work(term)?))).collect())
 }
 
-fn texts(names: Option<Array<Text>>) -> Vec<Option<String>> {
-    args::required(names, "names").iter().map(|name| name.map(String::from)).collect()
-}
-
-fn checked(names: &[Option<String>]) -> Vec<&str> {
-    names.iter().map(|name| args::name(name.as_deref(), "name")).collect()
+fn checked(names: Array<Text>) -> Vec<String> {
+    names.iter().map(|name| args::name(name.as_deref(), "name").to_owned()).collect()
 }

@@ -4,24 +4,50 @@ use super::rows::column::*;
 use super::rows::{self, LEASE, LeaseRow, LeaseRows, LockedRow, ROWS, clock, clock_datum, slot_key};
 use super::{locks, pending, stats};
 use crate::pg::advisory_lock::{AdvisoryLock, LockKind, Mode, Scope};
-use crate::pg::datum::{self, Text};
+use crate::pg::datum::{self, Text, text_arg};
 use crate::pg::row::{Key, NewValue, Wait};
 use crate::pg::spi::{ExtensionTable, Query, user};
-use crate::pg::{session, system_clock};
+use crate::pg::{session, system_clock, xact};
 use crate::shmem::Part;
+use crate::{args, settings};
 use idgen_core::lease::{self, Change, FIRST_SHARED, HeldRow, TermRow, TokenSequence, draw, end_us};
-use pgrx::datum::DatumWithOid;
+use pgrx::datum::{DatumWithOid, Interval};
+use pgrx::fcinfo::{pg_getarg, pg_getarg_datum};
 use pgrx::prelude::*;
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// What the holder of a new term says of itself.
-#[derive(Clone, Copy)]
-pub struct NewHolder<'a> {
-    pub owner: Option<&'a str>,
+/// What a caller says of the terms that it wants.
+pub struct Wanted<'a> {
+    /// `None` for the ttl of the definition.
+    pub ttl_us: Option<i64>,
+    owner: Option<Cow<'a, str>>,
     /// A jsonb.
-    pub data: Option<pg_sys::Datum>,
+    data: Option<pg_sys::Datum>,
     /// The term ends with the session.
     pub bind_session: bool,
+    pub shared: bool,
+    pub is_own_statement: bool,
+}
+
+impl Wanted<'_> {
+    /// # Safety
+    /// `fcinfo` is that of the running call. Its arguments from `first` on are ttl, owner and data, and those from `modes` on
+    /// bind_session and shared.
+    pub unsafe fn by_args(fcinfo: pg_sys::FunctionCallInfo, first: usize, modes: usize) -> Self {
+        // SAFETY: by the above.
+        unsafe {
+            let ttl = pg_getarg::<Interval>(fcinfo, first);
+            Self {
+                ttl_us: ttl.map(|ttl| args::ttl_us(ttl, settings::lease_ttl_limits_us())),
+                owner: text_arg(fcinfo, first + 1),
+                data: pg_getarg_datum(fcinfo, first + 2),
+                bind_session: args::required(pg_getarg::<bool>(fcinfo, modes), "bind_session"),
+                shared: args::required(pg_getarg::<bool>(fcinfo, modes + 1), "shared"),
+                is_own_statement: xact::is_own_statement(fcinfo),
+            }
+        }
+    }
 }
 
 /// A term that the caller has acquired, deepened or renewed.
@@ -44,7 +70,7 @@ impl HeldTerm {
     }
 
     /// A term that is about to begin.
-    fn new(slot: i32, holder: NewHolder, ttl_us: i64) -> Self {
+    fn new(slot: i32, wanted: &Wanted, ttl_us: i64) -> Self {
         let token = draw(&mut Tokens);
         if slot != 0 {
             note_slot(token, slot);
@@ -52,11 +78,11 @@ impl HeldTerm {
         Self {
             slot,
             token,
-            owner: holder.owner.map(str::to_owned),
+            owner: wanted.owner.as_deref().map(str::to_owned),
             acquired_at: datum::from_us_or_infinity(system_clock::wall_us()),
             ends_us: end_us(system_clock::boot_us(), ttl_us),
             depth: 1,
-            session_key: holder.bind_session.then(session::random_i64),
+            session_key: wanted.bind_session.then(session::random_i64),
         }
     }
 
@@ -80,14 +106,14 @@ impl HeldTerm {
 }
 
 /// Begins a term in a slot, whose last one is over. No fence of that one is left: fences share the lock.
-pub fn take(locked: LockedRow, holder: NewHolder, ttl_us: i64) -> HeldTerm {
-    let term = HeldTerm::new(locked.row().value(SLOT), holder, ttl_us);
+pub fn take(locked: LockedRow, wanted: &Wanted, ttl_us: i64) -> HeldTerm {
+    let term = HeldTerm::new(locked.row().value(SLOT), wanted, ttl_us);
     locked.update(&[
         (TOKEN, term.token.into_datum()),
         (DEPTH, 1.into_datum()),
-        (OWNER, holder.owner.map(Text::from).and_then(Text::into_datum)),
+        (OWNER, wanted.owner.as_deref().map(Text::from).and_then(Text::into_datum)),
         (ROLE, user().into_datum()),
-        (DATA, holder.data),
+        (DATA, wanted.data),
         (ACQUIRED_AT, term.acquired_at.into_datum()),
         (TTL_US, ttl_us.into_datum()),
         (ENDS_US, term.ends_us.into_datum()),
@@ -107,15 +133,15 @@ static INSERT: Query = LEASE.query(
 );
 
 /// Inserts a row with a term. `None` if another transaction has inserted it.
-pub fn insert(name: &str, slot: i32, holder: NewHolder, ttl_us: i64) -> Option<HeldTerm> {
-    let term = HeldTerm::new(slot, holder, ttl_us);
+pub fn insert(name: &str, slot: i32, wanted: &Wanted, ttl_us: i64) -> Option<HeldTerm> {
+    let term = HeldTerm::new(slot, wanted, ttl_us);
     // SAFETY: a jsonb of the running call.
-    let data = unsafe { DatumWithOid::new(holder.data, pg_sys::JSONBOID) };
+    let data = unsafe { DatumWithOid::new(wanted.data, pg_sys::JSONBOID) };
     let args = [
         name.into(),
         slot.into(),
         term.token.into(),
-        holder.owner.into(),
+        wanted.owner.as_deref().into(),
         user().into(),
         data,
         term.acquired_at.into(),
@@ -140,25 +166,23 @@ static RAISE_TOKENS: Query = LEASE.query(
 /// The sequence, as this process reaches it.
 struct Tokens;
 
-static HAS_RAISED: AtomicBool = AtomicBool::new(false);
+/// Held shared while a token is drawn, exclusively while the sequence is raised. The key is 0.
+const TOKEN_LOCK: LockKind = LockKind::new(b"lt");
 
-/// Held shared while a token is drawn, exclusively while the sequence is raised. The key is 0. An error releases the lock,
-/// which belongs to the transaction.
-fn token_lock(is_exclusive: bool) -> AdvisoryLock {
-    AdvisoryLock::new(LockKind::new(b"lt"), 0, Mode::of(!is_exclusive))
-}
+static HAS_RAISED: AtomicBool = AtomicBool::new(false);
 
 impl TokenSequence for Tokens {
     fn has_raised(&self) -> bool {
         HAS_RAISED.load(Relaxed)
     }
 
-    fn lock(&mut self, is_exclusive: bool) {
-        token_lock(is_exclusive).acquire(Scope::Transaction);
-    }
-
-    fn unlock(&mut self, is_exclusive: bool) {
-        token_lock(is_exclusive).release(Scope::Transaction);
+    /// An error releases the lock, which belongs to the transaction.
+    fn locked<T>(&mut self, is_exclusive: bool, work: impl FnOnce(&mut Self) -> T) -> T {
+        let lock = AdvisoryLock::new(TOKEN_LOCK, 0, Mode::of(!is_exclusive));
+        lock.acquire(Scope::Transaction);
+        let result = work(self);
+        lock.release(Scope::Transaction);
+        result
     }
 
     fn raise(&mut self) {

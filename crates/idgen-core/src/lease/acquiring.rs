@@ -8,20 +8,14 @@ pub trait Acquirer {
     /// A term that begins when the transaction commits.
     type Term;
     fn leases(&self) -> usize;
-    /// Waits to become the head of the queue of a lease, or not at all, as the patience says. False if it is not.
-    fn enter(&mut self, at: usize, patience: Patience) -> bool;
-    /// Leaves the queue, unless the call has not had to enter.
-    fn leave(&mut self, at: usize);
-    /// The head of the queue may be waiting for this transaction, so the call did not enter it, and waits for nobody.
+    /// Waits for a lock, or not at all, as the patience says. False if it is not acquired.
+    fn lock(&mut self, at: usize, lock: LeaseLock, patience: Patience) -> bool;
+    fn unlock(&mut self, at: usize, lock: LeaseLock);
+    /// The head of the queue may be waiting for this transaction, so the call acquires no lock, and waits for nobody.
     fn bypasses(&self, at: usize) -> bool;
-    /// Keeps changes of the definition out. False if the time has passed.
-    fn share_definition(&mut self, at: usize, patience: Patience) -> bool;
-    fn unlock_definition(&mut self, at: usize);
     /// Reads the definition: whether the lease has one, or `None` if the time has passed.
     fn is_defined(&mut self, at: usize, patience: Patience) -> Option<bool>;
-    fn wants_shared(&self, at: usize) -> bool;
-    /// Waits for transactions that have begun shared terms. False if the time has passed.
-    fn wait_for_shared_grants(&mut self, at: usize, patience: Patience) -> bool;
+    fn wants_shared(&self) -> bool;
     /// Reads the rows and grants, as `grant` does. The outer `None`: the time has passed.
     fn grant(&mut self, at: usize, are_shared_over: bool, patience: Patience) -> Option<Tried<Self::Term>>;
     /// The clock of leases.
@@ -35,14 +29,23 @@ pub trait Acquirer {
     fn precede(&mut self, at: usize, slots: &[i32]) -> bool;
     /// Waits for transactions that have locked these rows.
     fn wait_for_rows(&mut self, at: usize, slots: &[i32]);
-    /// Undoes the work, with its locks.
-    fn undo<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T;
     /// Undoes the work, with its locks, unless it returns something.
     fn undo_unless_granted<T>(&mut self, work: impl FnOnce(&mut Self) -> Option<T>) -> Option<T>;
 }
 
 /// What `grant` returns.
 pub type Tried<T> = Option<Result<Granted<T>, Obstacle>>;
+
+/// A lock of a lease. The end of the transaction releases it, if nothing has before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseLock {
+    /// Of the head of the queue.
+    Queue,
+    /// Keeps changes of the definition out, and is shared with other acquirers.
+    Definition,
+    /// Transactions that have begun shared terms share it. Nobody else holds it for longer than it takes to wait for them.
+    SharedGrants,
+}
 
 /// How long a call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,13 +71,13 @@ enum Outcome<T> {
 pub fn acquire<A: Acquirer>(call: &mut A) -> Option<Vec<A::Term>> {
     let mut at = 0;
     let granted = loop {
-        if !call.enter(at, Patience::OfTheCall) {
+        if !enter(call, at, Patience::OfTheCall) {
             return None;
         }
         match wait_at_head(call, at) {
             Outcome::Granted(granted) => break granted,
             outcome => {
-                call.leave(at);
+                leave(call, at);
                 let Outcome::Elsewhere(other) = outcome else { return None };
                 at = other;
             }
@@ -82,8 +85,19 @@ pub fn acquire<A: Acquirer>(call: &mut A) -> Option<Vec<A::Term>> {
     };
     // Only here, where nothing is undone any more. And a lock is released by the owner of where it was acquired.
     let admitting = granted.iter().enumerate().filter(|(_, granted)| granted.admits_next);
-    admitting.for_each(|(at, _)| call.leave(at));
+    admitting.for_each(|(at, _)| leave(call, at));
     Some(granted.into_iter().map(|granted| granted.term).collect())
+}
+
+/// Becomes the head of the queue of a lease, unless the call bypasses it. False if it does not.
+fn enter(call: &mut impl Acquirer, at: usize, patience: Patience) -> bool {
+    call.bypasses(at) || call.lock(at, LeaseLock::Queue, patience)
+}
+
+fn leave(call: &mut impl Acquirer, at: usize) {
+    if !call.bypasses(at) {
+        call.unlock(at, LeaseLock::Queue);
+    }
 }
 
 /// Attempts the grants whenever a slot of the lease may have become free at the head of whose queue the call is.
@@ -125,15 +139,19 @@ fn attempt_all<A: Acquirer>(call: &mut A, at: usize) -> Outcome<A::Term> {
         return attempt(call, at, Patience::OfTheCall);
     }
     // Waits with nothing else locked, until this one could be granted.
-    let probed = call.undo(|call| attempt(call, at, Patience::OfTheCall));
-    if !matches!(probed, Outcome::Granted(_)) {
-        return probed;
+    let mut outcome = Outcome::TimedOut;
+    call.undo_unless_granted(|call| {
+        outcome = attempt(call, at, Patience::OfTheCall);
+        None::<()>
+    });
+    if !matches!(outcome, Outcome::Granted(_)) {
+        return outcome;
     }
-    let mut outcome = Outcome::NotGranted(Obstacle::Changed);
+    outcome = Outcome::NotGranted(Obstacle::Changed);
     let granted = call.undo_unless_granted(|call| {
         let mut granted = Vec::new();
         for index in 0..call.leases() {
-            let is_head = index == at || call.enter(index, Patience::None);
+            let is_head = index == at || enter(call, index, Patience::None);
             match is_head.then(|| attempt(call, index, Patience::None)) {
                 Some(Outcome::Granted(one)) => granted.extend(one),
                 _ if index == at => return None,
@@ -152,12 +170,12 @@ fn attempt_all<A: Acquirer>(call: &mut A, at: usize) -> Outcome<A::Term> {
 fn attempt<A: Acquirer>(call: &mut A, at: usize, patience: Patience) -> Outcome<A::Term> {
     // Not until the transaction ends: a change of the definition finds the row of a grant, and waits for its transaction.
     let bypasses = call.bypasses(at);
-    if !bypasses && !call.share_definition(at, patience) {
+    if !bypasses && !call.lock(at, LeaseLock::Definition, patience) {
         return Outcome::TimedOut;
     }
     let outcome = attempt_within_definition(call, at, patience);
     if !bypasses {
-        call.unlock_definition(at);
+        call.unlock(at, LeaseLock::Definition);
     }
     match outcome {
         Some(Ok(granted)) => Outcome::Granted(vec![granted]),
@@ -173,7 +191,7 @@ fn attempt_within_definition<A: Acquirer>(
     patience: Patience,
 ) -> Option<Result<Granted<A::Term>, Obstacle>> {
     let is_defined = call.is_defined(at, patience)?;
-    let wants_shared = call.wants_shared(at);
+    let wants_shared = call.wants_shared();
     // Shared terms that are not committed do not matter for another one, nor for a slot that has a row: such a term begins only
     // when its transaction has deleted the row, which is locked then. A lease that is defined has one from its first grant on.
     if (wants_shared || is_defined)
@@ -181,8 +199,11 @@ fn attempt_within_definition<A: Acquirer>(
     {
         return Some(tried);
     }
-    if !call.bypasses(at) && !call.wait_for_shared_grants(at, patience) {
-        return None;
+    if !call.bypasses(at) {
+        if !call.lock(at, LeaseLock::SharedGrants, patience) {
+            return None;
+        }
+        call.unlock(at, LeaseLock::SharedGrants);
     }
     call.grant(at, true, patience)?
 }

@@ -30,15 +30,17 @@ pub enum Decision {
 
 impl Lease {
     pub fn decide(&self, wants_shared: bool) -> Decision {
-        if wants_shared { self.decide_shared() } else { self.decide_slot() }
+        // Terms of the other mode exclude this one.
+        let others = self.terms.iter().filter(|term| term.is_shared() != wants_shared);
+        if let Some(until_us) = self.all_over_at(others) {
+            return Decision::Wait { until_us };
+        }
+        if wants_shared { Decision::Share } else { self.decide_slot() }
     }
 
     /// Chooses a slot. Slots without a row go first, then the one that has been free longest, so that a slot is reused as late
     /// as possible.
     fn decide_slot(&self) -> Decision {
-        if let Some(until_us) = self.all_over_at(self.terms.iter().filter(|term| term.is_shared())) {
-            return Decision::Wait { until_us };
-        }
         let mut free: Vec<(i64, i32)> = Vec::new();
         let mut taken = 0;
         let mut until_us = None;
@@ -66,14 +68,6 @@ impl Lease {
         Decision::Take { slots: free.into_iter().map(|(_, slot)| slot).collect(), all }
     }
 
-    /// Other shared terms do not matter.
-    fn decide_shared(&self) -> Decision {
-        match self.all_over_at(self.terms.iter().filter(|term| !term.is_shared())) {
-            Some(until_us) => Decision::Wait { until_us },
-            None => Decision::Share,
-        }
-    }
-
     /// The slots whose terms must end before a term begins in `slot`, in ascending order. The caller locks them.
     ///
     /// The holder of an expired term may renew it until the term is taken over. So expired terms count as holders, and the
@@ -92,7 +86,7 @@ impl Lease {
     /// The slots with expired terms for which there is no room beside a new term in `slot`.
     fn surplus_beside(&self, slot: i32) -> Vec<i32> {
         let others = || self.terms.iter().filter(|term| term.slot != slot && !term.is_shared());
-        let holders = others().filter(|term| term.depth > 0 || !self.is_free(term)).count();
+        let holders = others().filter(|term| self.has_holder(term)).count();
         let surplus = (holders + 1).saturating_sub(self.definition.slots as usize);
         let expired = others().filter(|term| term.depth > 0).filter_map(|term| match self.availability(term) {
             Availability::Since(since_us) => Some((self.definition.has(term.slot), since_us, term.slot)),
@@ -107,12 +101,12 @@ impl Lease {
     /// row locked. But it would not count this grant where a slot outside of the range has a holder, or is in the lock delay
     /// after one. There are more free slots then than may be granted.
     pub fn admits_next(&self) -> bool {
-        let has_holder = |term: &Term| term.depth > 0 || !self.is_free(term);
-        !self.terms.iter().any(|term| !self.definition.has(term.slot) && has_holder(term))
+        !self.terms.iter().any(|term| !self.definition.has(term.slot) && self.has_holder(term))
     }
 
-    pub fn is_free(&self, term: &Term) -> bool {
-        matches!(self.availability(term), Availability::Since(_))
+    /// True until an expired term is taken over, and during the lock delay after a holder.
+    fn has_holder(&self, term: &Term) -> bool {
+        term.depth > 0 || !matches!(self.availability(term), Availability::Since(_))
     }
 
     fn availability(&self, term: &Term) -> Availability {

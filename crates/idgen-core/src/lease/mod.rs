@@ -12,7 +12,7 @@ mod holding;
 mod tokens;
 mod waiting;
 
-pub use acquiring::{Acquirer, Patience, Tried, acquire};
+pub use acquiring::{Acquirer, LeaseLock, Patience, Tried, acquire};
 pub use attempt::{Decision, Lease};
 pub use effects::{Effect, Effects};
 pub use granting::{GrantRows, Granted, grant};
@@ -147,14 +147,10 @@ impl Term {
     /// True if the term of an undefined lease, or its release, is so long ago that its row can be deleted. A bound term
     /// whose session has ended lasts its ttl after the last renewal: a holder without its session may renew it.
     pub fn is_abandoned(&self, now: Now) -> bool {
-        let from_the_beginning = now.began_us.saturating_add(self.ttl_us);
-        let ended_us = match self.session {
-            Session::Lives => return false,
-            Session::EndedWithServer if self.by_this_clock => self.ends_us.max(from_the_beginning),
-            _ if self.by_this_clock => self.ends_us,
-            _ => from_the_beginning,
-        };
-        ended_us.saturating_add(ABANDONED_AFTER_US) <= now.now_us
+        let has_ended = matches!(self.session, Session::Ended { .. });
+        let session = if has_ended { Session::None } else { self.session };
+        let ended_us = Self { session, ..*self }.held_until_us(now);
+        ended_us.is_some_and(|ended_us| ended_us.saturating_add(ABANDONED_AFTER_US) <= now.now_us)
     }
 
     /// True if the holder still holds the slot. False during the lock delay.

@@ -4,9 +4,8 @@
 pub trait TokenSequence {
     /// True once this process has raised the sequence.
     fn has_raised(&self) -> bool;
-    /// Waits for those that hold the lock, unless all share it.
-    fn lock(&mut self, is_exclusive: bool);
-    fn unlock(&mut self, is_exclusive: bool);
+    /// Works under the lock, after waiting for those that hold it, unless all share it.
+    fn locked<T>(&mut self, is_exclusive: bool, work: impl FnOnce(&mut Self) -> T) -> T;
     /// Raises the last token to the microseconds since 1970, by the wall clock, if it is lower. Other processes can draw
     /// between the read and the write.
     fn raise(&mut self);
@@ -21,14 +20,9 @@ pub trait TokenSequence {
 ///
 /// A process raises the sequence under an exclusive lock. If it stopped between reading and setting, it could otherwise
 /// set the sequence back below tokens that other processes have drawn since.
-pub fn draw(tokens: &mut impl TokenSequence) -> i64 {
+pub fn draw<S: TokenSequence>(tokens: &mut S) -> i64 {
     if !tokens.has_raised() {
-        tokens.lock(true);
-        tokens.raise();
-        tokens.unlock(true);
+        tokens.locked(true, S::raise);
     }
-    tokens.lock(false);
-    let token = tokens.next();
-    tokens.unlock(false);
-    token
+    tokens.locked(false, S::next)
 }

@@ -11,7 +11,18 @@ type Answer = Option<Result<Granted<usize>, Obstacle>>;
 struct Held {
     queues: BTreeSet<usize>,
     definitions: BTreeSet<usize>,
+    shared_grants: BTreeSet<usize>,
     granted: BTreeSet<usize>,
+}
+
+impl Held {
+    fn of(&mut self, lock: LeaseLock) -> &mut BTreeSet<usize> {
+        match lock {
+            LeaseLock::Queue => &mut self.queues,
+            LeaseLock::Definition => &mut self.definitions,
+            LeaseLock::SharedGrants => &mut self.shared_grants,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -79,49 +90,41 @@ impl Acquirer for Call {
         self.leases
     }
 
-    fn enter(&mut self, at: usize, patient: Patience) -> bool {
-        if patient == Patience::OfTheCall {
+    fn lock(&mut self, at: usize, lock: LeaseLock, patient: Patience) -> bool {
+        let effect = match lock {
+            LeaseLock::Queue => "enter",
+            LeaseLock::Definition => "share",
+            LeaseLock::SharedGrants => "await shared",
+        };
+        if lock == LeaseLock::Queue && patient == Patience::OfTheCall {
             assert_eq!(self.held, Held::default(), "it waits in one queue");
         }
-        let enters = self.does(format!("enter {at}{}", patience(patient)));
-        if enters {
-            self.held.queues.insert(at);
+        let is_locked = self.does(format!("{effect} {at}{}", patience(patient)));
+        if is_locked {
+            assert!(self.held.of(lock).insert(at), "{:?}", self.log);
         }
-        enters
+        is_locked
     }
 
-    fn leave(&mut self, at: usize) {
-        self.does(format!("leave {at}"));
-        assert!(self.held.queues.remove(&at), "{:?}", self.log);
+    fn unlock(&mut self, at: usize, lock: LeaseLock) {
+        match lock {
+            LeaseLock::Queue => self.log.push(format!("leave {at}")),
+            LeaseLock::Definition => self.log.push(format!("unlock {at}")),
+            LeaseLock::SharedGrants => {}
+        }
+        assert!(self.held.of(lock).remove(&at), "{:?}", self.log);
     }
 
     fn bypasses(&self, _at: usize) -> bool {
         self.kind.bypasses
     }
 
-    fn share_definition(&mut self, at: usize, patient: Patience) -> bool {
-        let shares = self.does(format!("share {at}{}", patience(patient)));
-        if shares {
-            self.held.definitions.insert(at);
-        }
-        shares
-    }
-
-    fn unlock_definition(&mut self, at: usize) {
-        self.does(format!("unlock {at}"));
-        assert!(self.held.definitions.remove(&at), "{:?}", self.log);
-    }
-
     fn is_defined(&mut self, at: usize, _patience: Patience) -> Option<bool> {
         self.does(format!("read {at}")).then_some(self.kind.is_defined)
     }
 
-    fn wants_shared(&self, _at: usize) -> bool {
+    fn wants_shared(&self) -> bool {
         self.kind.wants_shared
-    }
-
-    fn wait_for_shared_grants(&mut self, at: usize, patient: Patience) -> bool {
-        self.does(format!("await shared {at}{}", patience(patient)))
     }
 
     fn grant(&mut self, at: usize, are_shared_over: bool, patient: Patience) -> Option<Tried<usize>> {
@@ -163,13 +166,6 @@ impl Acquirer for Call {
         self.does(format!("rows {at} {slots:?}"));
     }
 
-    fn undo<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
-        let (before, result) = (self.held.clone(), work(self));
-        self.held = before;
-        self.does("undo".to_owned());
-        result
-    }
-
     fn undo_unless_granted<T>(&mut self, work: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         let before = self.held.clone();
         let result = work(self);
@@ -207,7 +203,7 @@ fn attempt_reads_the_definition_under_its_lock_and_awaits_shared_terms_only_wher
             [&["enter 0", "share 0", "read 0", "grant 0", "await shared 0", "grant 0 beside no shared"][..], &unlock]
                 .concat(),
         ),
-        (own, vec![None], vec!["enter 0", "read 0", "grant 0", "grant 0 beside no shared", "precede 0 []", "leave 0"]),
+        (own, vec![None], vec!["read 0", "grant 0", "grant 0 beside no shared", "precede 0 []"]),
     ] {
         let mut call = Call { kind, ..call(1, answers) };
         assert_eq!(acquire(&mut call), Some(vec![100]));

@@ -138,12 +138,11 @@ impl TokenSequence for Tokens {
         self.has_raised
     }
 
-    fn lock(&mut self, is_exclusive: bool) {
+    fn locked<T>(&mut self, is_exclusive: bool, work: impl FnOnce(&mut Self) -> T) -> T {
         self.log.push(format!("lock {is_exclusive}"));
-    }
-
-    fn unlock(&mut self, is_exclusive: bool) {
+        let result = work(self);
         self.log.push(format!("unlock {is_exclusive}"));
+        result
     }
 
     fn raise(&mut self) {

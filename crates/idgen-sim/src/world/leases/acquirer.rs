@@ -5,7 +5,8 @@ use super::locks::{Lock, Mode};
 use super::transaction::Transaction;
 use crate::world::rows::LeaseRow;
 use idgen_core::lease::{
-    Acquirer, FIRST_SHARED, GrantRows, Lease, LeaseDefinition, Obstacle, Patience, Term, Tried, draw, end_us, grant,
+    Acquirer, FIRST_SHARED, GrantRows, Lease, LeaseDefinition, LeaseLock, Obstacle, Patience, Term, Tried, draw,
+    end_us, grant,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -38,8 +39,12 @@ impl Call<'_, '_> {
         }
     }
 
-    fn enter(&self, lock: Lock, mode: Mode, patience: Patience) -> bool {
-        self.transaction.lock_until(lock, mode, self.until_us(patience))
+    fn lock_and_mode(&self, at: usize, lock: LeaseLock) -> (Lock, Mode) {
+        match lock {
+            LeaseLock::Queue => (Lock::Queue(self.names[at]), Mode::Exclusive),
+            LeaseLock::Definition => (Lock::Definition(self.names[at]), Mode::Share),
+            LeaseLock::SharedGrants => (Lock::SharedGrant(self.names[at]), Mode::Exclusive),
+        }
     }
 }
 
@@ -50,30 +55,23 @@ impl Acquirer for Call<'_, '_> {
         self.names.len()
     }
 
-    fn enter(&mut self, at: usize, patience: Patience) -> bool {
-        let queue = Lock::Queue(self.names[at]);
-        let is_behind = self.transaction.leasing.locks.waiting(queue) > 0;
-        let is_head = Call::enter(self, queue, Mode::Exclusive, patience);
-        if is_head && is_behind {
+    fn lock(&mut self, at: usize, lock: LeaseLock, patience: Patience) -> bool {
+        let (tag, mode) = self.lock_and_mode(at, lock);
+        let is_behind = lock == LeaseLock::Queue && self.transaction.leasing.locks.waiting(tag) > 0;
+        let is_locked = self.transaction.lock_until(tag, mode, self.until_us(patience));
+        if is_locked && is_behind {
             self.transaction.process.world.reach("a waiter for a lease is served in its turn");
         }
-        is_head
+        is_locked
     }
 
-    fn leave(&mut self, at: usize) {
-        self.transaction.unlock(Lock::Queue(self.names[at]), Mode::Exclusive);
+    fn unlock(&mut self, at: usize, lock: LeaseLock) {
+        let (tag, mode) = self.lock_and_mode(at, lock);
+        self.transaction.unlock(tag, mode);
     }
 
     fn bypasses(&self, _at: usize) -> bool {
         false
-    }
-
-    fn share_definition(&mut self, at: usize, patience: Patience) -> bool {
-        Call::enter(self, Lock::Definition(self.names[at]), Mode::Share, patience)
-    }
-
-    fn unlock_definition(&mut self, at: usize) {
-        self.transaction.unlock(Lock::Definition(self.names[at]), Mode::Share);
     }
 
     fn is_defined(&mut self, at: usize, _patience: Patience) -> Option<bool> {
@@ -82,17 +80,8 @@ impl Acquirer for Call<'_, '_> {
         Some(self.defined.is_some())
     }
 
-    fn wants_shared(&self, _at: usize) -> bool {
+    fn wants_shared(&self) -> bool {
         self.wants_shared
-    }
-
-    fn wait_for_shared_grants(&mut self, at: usize, patience: Patience) -> bool {
-        let lock = Lock::SharedGrant(self.names[at]);
-        let is_over = Call::enter(self, lock, Mode::Exclusive, patience);
-        if is_over {
-            self.transaction.unlock(lock, Mode::Exclusive);
-        }
-        is_over
     }
 
     fn grant(&mut self, at: usize, are_shared_over: bool, _patience: Patience) -> Option<Tried<i64>> {
@@ -166,16 +155,6 @@ impl Acquirer for Call<'_, '_> {
                 self.transaction.unlock(lock, Mode::Exclusive);
             }
         }
-    }
-
-    fn undo<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
-        let transaction = self.transaction;
-        let mut result = None;
-        transaction.undo_unless(|| {
-            result = Some(work(self));
-            None::<()>
-        });
-        result.expect("the work has returned")
     }
 
     fn undo_unless_granted<T>(&mut self, work: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {

@@ -316,12 +316,12 @@ impl TokenSequence for &Transaction<'_> {
         self.has_raised.get()
     }
 
-    fn lock(&mut self, is_exclusive: bool) {
-        Transaction::lock(self, Lock::Tokens, token_mode(is_exclusive));
-    }
-
-    fn unlock(&mut self, is_exclusive: bool) {
-        Transaction::unlock(self, Lock::Tokens, token_mode(is_exclusive));
+    fn locked<T>(&mut self, is_exclusive: bool, work: impl FnOnce(&mut Self) -> T) -> T {
+        let mode = if is_exclusive { Mode::Exclusive } else { Mode::Share };
+        self.lock(Lock::Tokens, mode);
+        let result = work(self);
+        self.unlock(Lock::Tokens, mode);
+        result
     }
 
     fn raise(&mut self) {
@@ -339,10 +339,6 @@ impl TokenSequence for &Transaction<'_> {
         self.set_token(self.last_token() + 1);
         self.last_token()
     }
-}
-
-fn token_mode(is_exclusive: bool) -> Mode {
-    if is_exclusive { Mode::Exclusive } else { Mode::Share }
 }
 
 impl Transaction<'_> {
