@@ -56,7 +56,7 @@ impl Wanted<'_> {
         } else if !xact::is_read_committed() {
             // What comes next in this transaction would see what this statement saw before it waited.
             xact::commit_with_statement();
-            granted.iter().for_each(|term| pending::began_after_snapshot(term.token));
+            pending::running().after_snapshot.extend(granted.iter().map(|term| term.token));
         }
     }
 
@@ -247,7 +247,7 @@ impl<'a> Attempt<'a> {
     fn begun(&self, term: HeldTerm, is_take_over: bool) -> Grant {
         let name = self.name;
         pending::require_durability();
-        pending::locked(term.token);
+        pending::record(|effects| effects.lock(term.token));
         pending::wake_at_end(name);
         stats::notify_event(name, term.slot, "granted", term.owner.as_deref());
         if let Some(key) = term.session_key {

@@ -35,6 +35,9 @@ pub fn checks() -> Vec<Check> {
     vec![blocked(), old_snapshot(), multixacts()]
 }
 
+const END_IT: &str =
+    "End it: SELECT pg_terminate_backend(pid), or COMMIT or ROLLBACK PREPARED by its gid in pg_prepared_xacts.";
+
 fn blocked() -> Check {
     const NAME: &str = "leases";
     let waiting = BLOCKED.read_latest(&[], |row| (value::<i32>(row, 1), datum::to_us(value(row, 2)), text(row, 3)));
@@ -50,50 +53,37 @@ fn blocked() -> Check {
     Check::warning(
         NAME,
         format!("sessions wait for a lease, because {blocker} has locked it, by a fence, an acquisition or a release, and has not ended"),
-        "End it: SELECT pg_terminate_backend(pid), or COMMIT or ROLLBACK PREPARED by its gid in pg_prepared_xacts.",
+        END_IT,
     )
     .since_ms(Some(since_us / 1000))
     .affects(listed(&waiters))
 }
 
-/// The oldest transaction of the server that has lasted for a minute and meets a condition. Neither a standby's feedback nor a
-/// replication slot says since when it is there.
-macro_rules! oldest_transaction {
-    ($condition:literal) => {
-        concat!(
-            "SELECT holder, since FROM ( \
-                 SELECT pg_catalog.format('process %s', pid) AS holder, xact_start AS since, backend_xmin IS NOT NULL AS has_snapshot, \
-                     datid OPERATOR(pg_catalog.=) (SELECT oid FROM pg_catalog.pg_database \
-                         WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) AS is_here \
-                 FROM pg_catalog.pg_stat_get_activity(NULL) WHERE backend_xid IS NOT NULL OR backend_xmin IS NOT NULL \
-                 UNION ALL SELECT pg_catalog.format('prepared transaction \"%s\"', gid), prepared, true, \
-                     database OPERATOR(pg_catalog.=) pg_catalog.current_database() FROM pg_catalog.pg_prepared_xacts) AS held \
-             WHERE since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '1 min'::pg_catalog.interval) \
-               AND ",
-            $condition,
-            " ORDER BY since LIMIT 1"
-        )
-    };
+/// The oldest transaction of the server that has lasted for a minute, and since when. With `$1`, only one with a snapshot that
+/// keeps more than 10,000 dead versions of rows of leases. A change of a row goes through those before it on the page, and from
+/// page to page: 100,000 of them make it about ten times as slow. Neither a standby's feedback nor a replication slot says since
+/// when it is there.
+static OLDEST: Query = Query::of_statistics(
+    "SELECT holder, since FROM ( \
+         SELECT pg_catalog.format('process %s', pid) AS holder, xact_start AS since, backend_xmin IS NOT NULL AS has_snapshot, \
+             datid OPERATOR(pg_catalog.=) (SELECT oid FROM pg_catalog.pg_database \
+                 WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) AS is_here \
+         FROM pg_catalog.pg_stat_get_activity(NULL) WHERE backend_xid IS NOT NULL OR backend_xmin IS NOT NULL \
+         UNION ALL SELECT pg_catalog.format('prepared transaction \"%s\"', gid), prepared, true, \
+             database OPERATOR(pg_catalog.=) pg_catalog.current_database() FROM pg_catalog.pg_prepared_xacts) AS held \
+     WHERE since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '1 min'::pg_catalog.interval) \
+       AND (NOT $1 OR has_snapshot AND is_here AND pg_catalog.pg_stat_get_dead_tuples( \
+            pg_catalog.to_regclass('idgen.lease')::pg_catalog.oid) OPERATOR(pg_catalog.>) 10000) \
+     ORDER BY since LIMIT 1",
+);
+
+fn oldest_transaction(keeps_dead_rows: bool) -> Option<(String, i64)> {
+    OLDEST.read_latest(&[keeps_dead_rows.into()], |row| (text(row, 1), datum::to_us(value(row, 2)))).pop()
 }
-
-/// The transaction, and since when it lasts.
-fn oldest(transaction: &Query) -> Option<(String, i64)> {
-    transaction.read_latest(&[], |row| (text(row, 1), datum::to_us(value(row, 2)))).pop()
-}
-
-const END_IT: &str =
-    "End it: SELECT pg_terminate_backend(pid), or COMMIT or ROLLBACK PREPARED by its gid in pg_prepared_xacts.";
-
-/// A snapshot that keeps more than 10,000 dead versions of rows of leases. A change of a row goes through those before it on the
-/// page, and from page to page: 100,000 of them make it about ten times as slow.
-static OLD_SNAPSHOT: Query = Query::of_statistics(oldest_transaction!(
-    "has_snapshot AND is_here \
-     AND pg_catalog.pg_stat_get_dead_tuples(pg_catalog.to_regclass('idgen.lease')::pg_catalog.oid) OPERATOR(pg_catalog.>) 10000"
-));
 
 fn old_snapshot() -> Check {
     const NAME: &str = "old snapshots";
-    let Some((holder, since_us)) = oldest(&OLD_SNAPSHOT) else {
+    let Some((holder, since_us)) = oldest_transaction(true) else {
         return Check::ok(NAME, "no old snapshot keeps dead versions of rows of leases");
     };
     Check::warning(
@@ -103,9 +93,6 @@ fn old_snapshot() -> Check {
     )
     .since_ms(Some(since_us / 1000))
 }
-
-/// Locks of the rows of all databases that a transaction could be a member of are kept for it.
-static OLD_TRANSACTION: Query = Query::of_statistics(oldest_transaction!("true"));
 
 /// The age of the oldest multixact in the table, whether autovacuum vacuums it, and from which age on it freezes it, if the table
 /// has an age of its own.
@@ -142,7 +129,8 @@ fn multixacts() -> Check {
     if age <= limit / 2 {
         ok
     } else if kept_age > limit / 2 {
-        let (holder, since_us) = oldest(&OLD_TRANSACTION).unzip();
+        // Locks of the rows of all databases that a transaction could be a member of are kept for it.
+        let (holder, since_us) = oldest_transaction(false).unzip();
         let holder = holder.unwrap_or_else(|| "a transaction".to_owned());
         let message = format!("{holder} keeps multixacts of rows of leases from being frozen: {ages}");
         Check::warning(NAME, message, format!("{END_IT} Then run VACUUM (FREEZE) idgen.lease."))

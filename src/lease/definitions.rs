@@ -6,7 +6,7 @@ use crate::pg::advisory_lock::{Limit, within};
 use crate::pg::function::{self, TriggerRow};
 use crate::pg::invalidation::{self, TableChanges, TextCache};
 use crate::pg::row::{Key, Row, RowTable};
-use crate::pg::spi::{Query, text, user, value};
+use crate::pg::spi::Query;
 use idgen_core::lease::{Lease, LeaseDefinition};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
@@ -82,46 +82,6 @@ fn lease_definition_changed(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {
     TriggerRow::from(None)
 }
 
-static DEFINE: Query = LEASE.query(
-    "INSERT INTO idgen.lease_definition AS defined (name, slots, ttl, lock_delay, owner, notify) \
-     VALUES ($1, $2, $3, $4, $5::pg_catalog.regrole, $6) \
-     ON CONFLICT (name) DO UPDATE \
-     SET slots = excluded.slots, ttl = excluded.ttl, lock_delay = excluded.lock_delay, notify = excluded.notify \
-     WHERE pg_catalog.pg_has_role($5, defined.owner::pg_catalog.oid, 'USAGE') RETURNING slots",
-);
-
-/// Defines a lease, or changes its definition and keeps its definer. False if the caller may not act as the definer.
-pub fn define(name: &str, slots: i32, ttl: Interval, lock_delay: Interval, notify: bool) -> bool {
-    let args = [name.into(), slots.into(), ttl.into(), lock_delay.into(), user().into(), notify.into()];
-    !DEFINE.write_latest(&args, |_| ()).is_empty()
-}
-
-static ALTER: Query = LEASE.query(
-    "UPDATE idgen.lease_definition SET slots = COALESCE($2, slots), ttl = COALESCE($3, ttl), \
-     lock_delay = COALESCE($4, lock_delay), notify = COALESCE($5, notify) \
-     WHERE name OPERATOR(pg_catalog.=) $1",
-);
-
-/// Changes a definition that the transaction has locked; `None` keeps a setting.
-pub fn alter(
-    name: &str,
-    slots: Option<i32>,
-    ttl: Option<Interval>,
-    lock_delay: Option<Interval>,
-    notify: Option<bool>,
-) {
-    let args = [name.into(), slots.into(), ttl.into(), lock_delay.into(), notify.into()];
-    ALTER.write_latest(&args, |_| ());
-}
-
-static DROP: Query =
-    LEASE.query("DELETE FROM idgen.lease_definition WHERE name OPERATOR(pg_catalog.=) $1 RETURNING slots");
-
-/// False if there was none.
-pub fn drop(name: &str) -> bool {
-    !DROP.write_latest(&[name.into()], |_| ()).is_empty()
-}
-
 static REASSIGN: Query = LEASE.query(
     "UPDATE idgen.lease_definition SET owner = $2::pg_catalog.regrole \
      WHERE owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1) RETURNING slots",
@@ -130,21 +90,4 @@ static REASSIGN: Query = LEASE.query(
 /// Makes another role the definer of all leases of these roles. False if there are none.
 pub fn reassign(owners: &[pg_sys::Oid], heir: pg_sys::Oid) -> bool {
     !REASSIGN.write_latest(&[owners.to_vec().into(), heir.into()], |_| ()).is_empty()
-}
-
-static OWNED: Query = LEASE.query(
-    "SELECT name FROM idgen.lease_definition WHERE owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1) ORDER BY name",
-);
-
-/// The leases that these roles have defined.
-pub fn owned(owners: &[pg_sys::Oid]) -> Vec<String> {
-    OWNED.read_latest(&[owners.to_vec().into()], |row| text(row, 1))
-}
-
-static FOREIGN_HOLDERS: Query = LEASE.query("SELECT slot, role::pg_catalog.text FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 \
-     AND depth OPERATOR(pg_catalog.>) 0 AND NOT pg_catalog.pg_has_role($2, role::pg_catalog.oid, 'USAGE') ORDER BY slot");
-
-/// Slots with terms, even expired ones, of roles that the caller may not act as, and these roles.
-pub fn foreign_holders(name: &str) -> Vec<(i32, String)> {
-    FOREIGN_HOLDERS.read_latest(&[name.into(), user().into()], |row| (value(row, 1), text(row, 2)))
 }

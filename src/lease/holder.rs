@@ -1,16 +1,19 @@
 //! What a holder calls: lease_acquire, lease_try_acquire, lease_renew, lease_release, lease_fence, and the trigger function
 //! lease_guard.
 
+use super::rows::column::{ROLE, TOKEN};
+use super::rows::{LeaseRow, ROWS, held, slot_key};
 use super::stats::{self, COUNTERS};
-use super::terms::{self, HeldTerm, Wanted};
-use super::{definitions, errors, locks, pending};
+use super::terms::{By, HeldTerm, OneRow, Wanted, acts_as};
+use super::{errors, locks, pending};
 use crate::args;
 use crate::pg::advisory_lock::{Limit, within};
 use crate::pg::datum::{self, Composite, Text, decoded, text_arg};
 use crate::pg::function::{self, TriggerRow};
+use crate::pg::row::Key;
 use crate::pg::{spi, xact};
 use crate::settings;
-use idgen_core::lease::FIRST_SHARED;
+use idgen_core::lease::{self, FIRST_SHARED};
 use pgrx::datum::Interval;
 use pgrx::fcinfo::pg_getarg;
 use pgrx::prelude::*;
@@ -109,17 +112,17 @@ fn lease_release(name: Option<Text>, token: Option<i64>) -> bool {
 /// True if the slot is free now; `None` if the token has no term.
 pub fn release(name: &str, token: i64) -> Option<bool> {
     let is_first = xact::log_position() == 0;
-    let is_defined = definitions::of(name).definition.is_some();
-    let released = terms::release(name, token, is_defined)?;
+    let released = lease::release(&row_of(name, token), token)?;
+    crate::pg::crash_point!("lease: release written");
     if released.depth > 0 {
-        pending::locked(token);
+        pending::record(|effects| effects.lock(token));
         return Some(false);
     }
-    pending::released(token);
+    pending::record(|effects| effects.release(token));
     stats::notify_event(name, released.slot, "released", released.owner.as_deref());
     pending::wake_at_end(name);
     if is_first {
-        pending::need_not_be_durable();
+        pending::running().release_only = Some(xact::log_position());
     }
     COUNTERS.add(1, |counters| &counters.releases);
     Some(true)
@@ -136,18 +139,26 @@ fn lease_fence(name: Option<Text>, token: Option<i64>) {
 }
 
 pub fn fence(name: &str, token: i64) {
-    let slot = terms::fence(name, token).unwrap_or_else(|| raise_stale(name, token));
-    if pending::is_after_snapshot(token) {
+    let slot = lease::fence(&row_of(name, token), token).unwrap_or_else(|| raise_stale(name, token));
+    crate::pg::crash_point!("lease: fenced");
+    if pending::running().after_snapshot.contains(&token) {
         errors::fenced_by_acquiring_statement(name).raise();
     }
-    if !xact::is_read_committed() && !terms::is_in_snapshot(name, slot, token) {
+    let is_it = |row: &LeaseRow| (row.value::<i64>(TOKEN) == token).then_some(());
+    let is_in_snapshot = || ROWS.read(|rows| rows.find_in_snapshot(&slot_key(name, slot), is_it)).is_some();
+    if !xact::is_read_committed() && !is_in_snapshot() {
         // The snapshot is older than the term, and may not show what the holder before has written.
         errors::snapshot_too_old(name).raise();
     }
-    pending::fenced(name, token, slot >= FIRST_SHARED);
+    pending::record(|effects| effects.fence(name, token, slot >= FIRST_SHARED));
     // A take-over may wait for the end of this transaction.
     pending::wake_at_end(name);
     COUNTERS.add(1, |counters| &counters.fences);
+}
+
+/// The row of a term whose holder the caller may act as. To others, the token has no term.
+fn row_of(name: &str, token: i64) -> OneRow<'_> {
+    OneRow { name, by: By::Token(token) }
 }
 
 fn checked<'a>(name: &'a Option<Text>, token: Option<i64>) -> (&'a str, i64) {
@@ -167,22 +178,19 @@ fn deepen(name: &str, token: i64, wanted: &Wanted) -> HeldTerm {
     deepened
 }
 
-/// If the session that a term was bound to has ended, the holder lives on without it: the term is unbound, and lasts its time
-/// from now on. `None` if the token has no term.
+/// `None` if the token has no term.
 fn extend(name: &str, token: i64, ttl_us: Option<i64>, times: i32) -> Option<HeldTerm> {
-    let extended = terms::extend(name, token, ttl_us, times)?;
-    pending::locked(token);
-    let session_key = extended.session_key.filter(|key| locks::is_alive(*key));
-    if session_key != extended.session_key {
-        terms::unbind(name, token);
-    }
-    Some(HeldTerm { session_key, ..extended })
+    let extended = lease::extend(&row_of(name, token), token, ttl_us, times)?;
+    crate::pg::crash_point!("lease: renewal written");
+    pending::record(|effects| effects.lock(token));
+    Some(extended)
 }
 
 /// Raises 55000, or 42501 if the term belongs to a role that the caller may not act as.
 fn raise_stale(name: &str, token: i64) -> ! {
     COUNTERS.add(1, |counters| &counters.refused);
-    if let Some(role) = terms::foreign_role(name, token) {
+    let foreign = |row: &LeaseRow| Some(row.value(ROLE)).filter(|role| held(row).is_current(token) && !acts_as(*role));
+    if let Some(role) = ROWS.read(|rows| rows.latest(|latest| latest.find(&[Key::Text(name)], foreign))) {
         errors::not_the_holders_role(name, &spi::role_name(role)).raise();
     }
     errors::stale(name, token, stats::states_text(name)).raise()
@@ -208,10 +216,11 @@ fn lease_guard(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {
     if call.tg_event & pg_sys::TRIGGER_EVENT_TIMINGMASK != pg_sys::TRIGGER_EVENT_BEFORE {
         errors::guard_usage("It must be a BEFORE trigger.").raise();
     }
-    if !pending::has_fenced(&name, accepts_shared) {
+    let has_fenced = |accepts_shared| pending::EFFECTS.lock().has_fenced(&name, accepts_shared);
+    if !has_fenced(accepts_shared) {
         // SAFETY: the trigger's table is open during the call.
         let table = unsafe { CStr::from_ptr((*(*call.tg_relation).rd_rel).relname.data.as_ptr()) };
-        errors::not_fenced(&name, &datum::name(table), pending::has_fenced(&name, true)).raise();
+        errors::not_fenced(&name, &datum::name(table), has_fenced(true)).raise();
     }
     let is_update = call.tg_event & pg_sys::TRIGGER_EVENT_OPMASK == pg_sys::TRIGGER_EVENT_UPDATE;
     // Null for a statement.

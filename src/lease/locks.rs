@@ -135,8 +135,10 @@ pub fn is_alive(key: i64) -> bool {
     !is_free
 }
 
-/// The state of a session. Its end is remembered if the slot has a lock delay and the caller wants the slot.
-pub fn session_state((server, key): (i64, i64), lock_delay_us: Option<i64>) -> Session {
+/// The state of the session that a term is bound to: when its server started, and the key of its lock. Its end is remembered if
+/// the slot has a lock delay and the caller wants the slot.
+pub fn session_state(session: Option<(i64, i64)>, lock_delay_us: Option<i64>) -> Session {
+    let Some((server, key)) = session else { return Session::None };
     if server != session::server_start_us() {
         Session::EndedWithServer
     } else if is_alive(key) {

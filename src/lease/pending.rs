@@ -9,7 +9,7 @@ use crate::pg::effects::SubxactList;
 use crate::pg::latch::ConditionVariable;
 use crate::pg::xact::{self, Durability};
 use idgen_core::lease::{Effect, Effects};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use pgrx::prelude::*;
 use std::collections::HashMap;
 use std::sync::{LazyLock, Once};
@@ -18,67 +18,49 @@ use std::sync::{LazyLock, Once};
 static PENDING: SubxactList<Effect> = SubxactList::new(undo);
 
 /// The same, for questions.
-static EFFECTS: LazyLock<Mutex<Effects>> = LazyLock::new(|| Mutex::new(Effects::default()));
+pub static EFFECTS: LazyLock<Mutex<Effects>> = LazyLock::new(|| Mutex::new(Effects::default()));
 
 /// The state of the transaction that savepoints do not roll back.
-struct Transaction {
+#[derive(Default)]
+pub struct Transaction {
     /// A term has begun, or was extended or revoked.
     changes_terms: bool,
-    /// What the log has of the transaction, if that is a release and nothing else.
-    release_only: Option<u64>,
-    /// Terms that were granted whether or not the transaction's one snapshot shows what the last holder has written.
-    after_snapshot: Vec<i64>,
+    /// What the log has of the transaction, if that is a release and nothing else. If it ends like this, its commit does not wait
+    /// for the disk: a crash that loses the release costs a wait for the end of the term, and never lets two hold it.
+    pub release_only: Option<u64>,
+    /// Terms that it cannot fence by: its one snapshot may not show what the last holder has written.
+    pub after_snapshot: Vec<i64>,
     /// Broadcast when the transaction has ended.
     conditions: Vec<&'static ConditionVariable>,
 }
 
-impl Transaction {
-    const fn new() -> Self {
-        Self { changes_terms: false, release_only: None, after_snapshot: Vec::new(), conditions: Vec::new() }
-    }
-}
+static RUNNING: LazyLock<Mutex<Transaction>> = LazyLock::new(Mutex::default);
 
-static RUNNING: Mutex<Transaction> = Mutex::new(Transaction::new());
-
-fn follow_transactions() {
-    static REGISTERED: Once = Once::new();
-    REGISTERED.call_once(|| {
+/// The running transaction. Its end is followed from the first call on, and also runs where that call has failed.
+pub fn running() -> MutexGuard<'static, Transaction> {
+    static FOLLOWED: Once = Once::new();
+    FOLLOWED.call_once(|| {
         xact::on_xact_event(at_xact_event);
         PENDING.follow();
         xact::at_exit(at_exit);
     });
+    RUNNING.lock()
 }
 
-fn record(change: impl FnOnce(&mut Effects) -> Option<Effect>) {
+/// Records an effect of the transaction on a term, unless it changes no answer.
+pub fn record(change: impl FnOnce(&mut Effects) -> Option<Effect>) {
     let effect = change(&mut EFFECTS.lock());
     if let Some(effect) = effect {
-        follow_transactions();
+        // The end of the transaction ends the effect.
+        drop(running());
         PENDING.push(effect);
     }
 }
 
 /// A term has begun, or was extended or revoked: the commit waits for the disk and for synchronous standbys.
 pub fn require_durability() {
-    follow_transactions();
     xact::require_durability(Durability::Failover);
-    RUNNING.lock().changes_terms = true;
-}
-
-/// So far, the transaction has done nothing but release a term. If it ends like this, its commit does not wait for the disk:
-/// a crash that loses the release costs a wait for the end of the term, and never lets two hold it.
-pub fn need_not_be_durable() {
-    follow_transactions();
-    RUNNING.lock().release_only = Some(xact::log_position());
-}
-
-/// The transaction has begun a term that it cannot fence by, because it may not see what the last holder has written.
-pub fn began_after_snapshot(token: i64) {
-    follow_transactions();
-    RUNNING.lock().after_snapshot.push(token);
-}
-
-pub fn is_after_snapshot(token: i64) -> bool {
-    RUNNING.lock().after_snapshot.contains(&token)
+    running().changes_terms = true;
 }
 
 /// Wakes the waiters for a lease when the transaction ends.
@@ -86,36 +68,10 @@ pub fn wake_at_end(name: &str) {
     let Some(condition) = locks::condition(name) else {
         return;
     };
-    follow_transactions();
-    let conditions = &mut RUNNING.lock().conditions;
+    let conditions = &mut running().conditions;
     if !conditions.iter().any(|known| std::ptr::eq(*known, condition)) {
         conditions.push(condition);
     }
-}
-
-pub fn fenced(name: &str, token: i64, is_shared: bool) {
-    record(|effects| effects.fence(name, token, is_shared));
-}
-
-/// The transaction has begun or extended the term of this token, and holds a lock on its row.
-pub fn locked(token: i64) {
-    record(|effects| effects.lock(token));
-}
-
-/// A term was released.
-pub fn released(token: i64) {
-    record(|effects| effects.release(token));
-}
-
-/// True if the transaction holds a lock on the row of this token's term, so that a take-over waits for its end.
-pub fn has_locked(token: i64) -> bool {
-    EFFECTS.lock().has_locked(token)
-}
-
-/// True if the transaction has fenced by a term of the lease, an exclusive one unless shared ones are accepted, and has not
-/// released the token since.
-pub fn has_fenced(name: &str, accepts_shared: bool) -> bool {
-    EFFECTS.lock().has_fenced(name, accepts_shared)
 }
 
 /// Binds a term to the session, which holds the lock of this key until the term ends. After the session, the slot stays
@@ -158,7 +114,7 @@ fn undo(effect: Effect) {
 }
 
 fn end(finish: fn(Effect)) {
-    let conditions = std::mem::replace(&mut *RUNNING.lock(), Transaction::new()).conditions;
+    let conditions = std::mem::take(&mut *RUNNING.lock()).conditions;
     PENDING.take().into_iter().rev().for_each(finish);
     *EFFECTS.lock() = Effects::default();
     conditions.into_iter().for_each(ConditionVariable::broadcast);

@@ -8,11 +8,11 @@ use super::{errors, locks};
 use crate::pg::advisory_lock::{Limit, is_lock_timeout, with_lock_timeout};
 use crate::pg::datum;
 use crate::pg::row::{Key, Locked, NewValue, Row, RowTable, Rows, Wait};
-use crate::pg::spi::{ExtensionTable, Query, value};
+use crate::pg::spi::ExtensionTable;
 use crate::pg::{recovery, system_clock, xact};
 use crate::place;
 use crate::settings;
-use idgen_core::lease::{Change, FIRST_SHARED, HeldRow, LeaseDefinition, Now, Session, Term, clock_name};
+use idgen_core::lease::{Change, FIRST_SHARED, HeldRow, LeaseDefinition, Now, Term, clock_name};
 use pgrx::prelude::*;
 use std::sync::OnceLock;
 
@@ -21,44 +21,31 @@ pub static LEASE: ExtensionTable = ExtensionTable::new(c"lease");
 
 pub static LEASE_DEFINITION: ExtensionTable = ExtensionTable::new(c"lease_definition");
 
-pub const COLUMNS: usize = 14;
-
-pub static ROWS: RowTable<COLUMNS> = RowTable::new(
-    &LEASE,
-    [
-        c"name",
-        c"slot",
-        c"token",
-        c"depth",
-        c"owner",
-        c"role",
-        c"data",
-        c"acquired_at",
-        c"ttl_us",
-        c"ends_us",
-        c"clock",
-        c"revoked",
-        c"session",
-        c"session_key",
-    ],
-);
-
-pub mod column {
-    pub const SLOT: usize = 1;
-    pub const TOKEN: usize = 2;
-    pub const DEPTH: usize = 3;
-    pub const OWNER: usize = 4;
-    pub const ROLE: usize = 5;
-    pub const DATA: usize = 6;
-    pub const ACQUIRED_AT: usize = 7;
-    pub const TTL_US: usize = 8;
-    pub const ENDS_US: usize = 9;
-    pub const CLOCK: usize = 10;
-    pub const REVOKED: usize = 11;
-    pub const SESSION: usize = 12;
-    pub const SESSION_KEY: usize = 13;
+/// The places by which callers count columns, and the names.
+macro_rules! columns {
+    ($($column:ident = $name:literal),*) => {
+        columns!(0; $($column)*);
+        pub const NAMES: [&std::ffi::CStr; COUNT] = [$($name),*];
+    };
+    ($place:expr; $column:ident $($others:ident)*) => {
+        pub const $column: usize = $place;
+        columns!($place + 1; $($others)*);
+    };
+    ($place:expr;) => { pub const COUNT: usize = $place; };
 }
+
+#[allow(dead_code, reason = "keys have their columns by their order")]
+pub mod column {
+    columns! {
+        NAME = c"name", SLOT = c"slot", TOKEN = c"token", DEPTH = c"depth", OWNER = c"owner", ROLE = c"role", DATA = c"data",
+        ACQUIRED_AT = c"acquired_at", TTL_US = c"ttl_us", ENDS_US = c"ends_us", CLOCK = c"clock", REVOKED = c"revoked",
+        SESSION = c"session", SESSION_KEY = c"session_key"
+    }
+}
+pub use column::COUNT as COLUMNS;
 use column::*;
+
+pub static ROWS: RowTable<COLUMNS> = RowTable::new(&LEASE, NAMES);
 
 pub type LeaseRow<'a> = Row<'a, COLUMNS>;
 pub type LeaseRows = Rows<COLUMNS>;
@@ -99,13 +86,9 @@ pub fn term(row: &LeaseRow, lock_delay_us: Option<i64>) -> Term {
         ends_us: row.value(ENDS_US),
         ttl_us: row.value(TTL_US),
         revoked: row.value(REVOKED),
-        by_this_clock: is_by_this_clock(row),
-        session: session.map_or(Session::None, |session| locks::session_state(session, lock_delay_us)),
+        by_this_clock: row.has_text(CLOCK, clock()),
+        session: locks::session_state(session, lock_delay_us),
     }
-}
-
-fn is_by_this_clock(row: &LeaseRow) -> bool {
-    row.has_text(CLOCK, clock())
 }
 
 pub fn slot_key(name: &str, slot: i32) -> [Key<'_>; 2] {
@@ -117,18 +100,6 @@ pub fn held(row: &LeaseRow) -> HeldRow {
     HeldRow { token: row.value(TOKEN), depth: row.value(DEPTH), ttl_us: row.value(TTL_US) }
 }
 
-/// The values of a slot whose term has ended.
-pub fn freed(since_us: i64, revoked: bool) -> [NewValue; 6] {
-    [
-        (DEPTH, 0.into_datum()),
-        (ENDS_US, since_us.into_datum()),
-        (CLOCK, clock_datum()),
-        (REVOKED, revoked.into_datum()),
-        (SESSION, None),
-        (SESSION_KEY, None),
-    ]
-}
-
 pub fn new_values(change: Change) -> Vec<NewValue> {
     match change {
         Change::Extend { depth, ttl_us, ends_us } => vec![
@@ -138,7 +109,14 @@ pub fn new_values(change: Change) -> Vec<NewValue> {
             (ENDS_US, ends_us.into_datum()),
         ],
         Change::Release { depth } => vec![(DEPTH, depth.into_datum())],
-        Change::Free { since_us, revoked } => freed(since_us, revoked).to_vec(),
+        Change::Free { since_us, revoked } => vec![
+            (DEPTH, 0.into_datum()),
+            (ENDS_US, since_us.into_datum()),
+            (CLOCK, clock_datum()),
+            (REVOKED, revoked.into_datum()),
+            (SESSION, None),
+            (SESSION_KEY, None),
+        ],
     }
 }
 
@@ -189,36 +167,23 @@ pub fn have_changed(name: &str, slots: Key) -> bool {
 /// Waits for all other transactions that have begun a term of the lease. The wait is in the lock manager, which detects
 /// deadlocks.
 pub fn wait_for_grants(name: &str) {
-    while let Some(Uncommitted { xid, .. }) = find(name, |_| true) {
+    while let Some((_, xid)) = find_uncommitted(name, |_| true) {
         xact::wait_for_end_of(xid);
     }
 }
 
-/// The process that runs a transaction, which is no subtransaction: these lock their id only until they commit.
-static PROCESS: Query = Query::of_statistics(
-    "SELECT pid FROM pg_catalog.pg_locks WHERE locktype OPERATOR(pg_catalog.=) 'transactionid' AND granted \
-     AND mode OPERATOR(pg_catalog.=) 'ExclusiveLock' \
-     AND transactionid OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.xid",
-);
-
 /// A term that another session has acquired and not committed, in this slot or shared: its slot, and the process of the
 /// session.
 pub fn slot_and_process(name: &str, slot: i32) -> Option<(i32, i32)> {
-    let grant = find(name, |granted| granted == slot || granted >= FIRST_SHARED)?;
-    // SAFETY: the id of a transaction that was running.
-    let xid = unsafe { pg_sys::SubTransGetTopmostTransaction(grant.xid) };
-    let process = PROCESS.read_latest(&[i64::from(u32::from(xid)).into()], |row| value(row, 1)).pop()?;
-    Some((grant.slot, process))
+    let (slot, xid) = find_uncommitted(name, |granted| granted == slot || granted >= FIRST_SHARED)?;
+    // SAFETY: the id of a transaction that was running. 0 if it has ended since.
+    let process = unsafe { pg_sys::BackendXidGetPid(pg_sys::SubTransGetTopmostTransaction(xid)) };
+    (process != 0).then_some((slot, process))
 }
 
-struct Uncommitted {
-    slot: i32,
-    xid: pg_sys::TransactionId,
-}
-
-/// A running transaction of another session that has written a version with a token that was never committed, in such a
-/// slot. Renewals and releases keep the token.
-fn find(name: &str, is_wanted: impl Fn(i32) -> bool) -> Option<Uncommitted> {
+/// A slot that is wanted, and a running transaction of another session that has written a version of it with a token that was
+/// never committed. Renewals and releases keep the token.
+fn find_uncommitted(name: &str, is_wanted: impl Fn(i32) -> bool) -> Option<(i32, pg_sys::TransactionId)> {
     let key = [Key::Text(name)];
     let committed: Vec<i64> = ROWS.read(|rows| rows.latest(|latest| latest.all(&key, |row| row.value(TOKEN))));
     let uncommitted = |row: &LeaseRow| {
@@ -227,7 +192,7 @@ fn find(name: &str, is_wanted: impl Fn(i32) -> bool) -> Option<Uncommitted> {
         let is_of_another =
             unsafe { !pg_sys::TransactionIdIsCurrentTransactionId(xid) && pg_sys::TransactionIdIsInProgress(xid) };
         let (slot, token) = (row.value(SLOT), row.value::<i64>(TOKEN));
-        (is_of_another && is_wanted(slot) && !committed.contains(&token)).then_some(Uncommitted { slot, xid })
+        (is_of_another && is_wanted(slot) && !committed.contains(&token)).then_some((slot, xid))
     };
     ROWS.read(|rows| rows.find_in_all(&key, uncommitted))
 }

@@ -91,7 +91,6 @@ fn lease_get_state(
     lock_delay: Option<Interval>,
 ) -> Composite<4> {
     let name = args::name(name.as_deref(), "name");
-    let session = session.zip(session_key).map(|session| locks::session_state(session, None));
     let term = Term {
         // These do not matter for the state.
         slot: 0,
@@ -101,7 +100,7 @@ fn lease_get_state(
         ttl_us: args::required(ttl_us, "ttl_us"),
         revoked: args::required(revoked, "revoked"),
         by_this_clock: args::required(clock.as_deref(), "clock") == rows::clock(),
-        session: session.unwrap_or(Session::None),
+        session: locks::session_state(session.zip(session_key), None),
     };
     let lock_delay_us = lock_delay.map_or(0, |delay| i64::try_from(delay.as_micros()).unwrap_or(i64::MAX));
     let now = rows::now_for(std::slice::from_ref(&term));

@@ -9,7 +9,6 @@
 
 use super::rows::{LEASE, LEASE_DEFINITION, LeaseRow, clock, now_for, term};
 use super::terms;
-use crate::pg::row::Wait;
 use crate::pg::spi::{Query, text, value};
 use crate::pg::{recovery, session, system_clock};
 use crate::shmem::Part;
@@ -52,10 +51,10 @@ pub fn sweep_if_due() {
     {
         return;
     }
-    let pages = pages();
+    let pages = TABLE_PAGES.read_latest(&[], |row| value(row, 1)).pop().unwrap_or(0);
     let first = Some(sweep.next_page.load(Relaxed)).filter(|first| *first < pages).unwrap_or(0);
     let found = find(first, first + PAGES);
-    let remove = |(name, slot): &&(String, i32)| terms::remove(name, *slot, Wait::Skip, is_abandoned);
+    let remove = |(name, slot): &&(String, i32)| terms::remove(name, *slot, is_abandoned);
     if found.iter().filter(remove).take(MOST).count() == MOST {
         // More may be left in this part.
         sweep.due_us.store(now_us, Relaxed);
@@ -69,11 +68,6 @@ static TABLE_PAGES: Query = LEASE.query(
     "SELECT pg_catalog.pg_relation_size('idgen.lease'::pg_catalog.regclass) \
      OPERATOR(pg_catalog./) pg_catalog.current_setting('block_size')::bigint",
 );
-
-/// The size of the table.
-fn pages() -> i64 {
-    TABLE_PAGES.read_latest(&[], |row| value(row, 1)).pop().unwrap_or(0)
-}
 
 /// What `Term::is_abandoned` says of terms without a session, and less than it says of others.
 static FIND: Query = LEASE.query(

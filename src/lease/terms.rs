@@ -2,7 +2,7 @@
 
 use super::rows::column::*;
 use super::rows::{self, LEASE, LeaseRow, LeaseRows, LockedRow, ROWS, clock, clock_datum, slot_key};
-use super::{locks, pending, stats};
+use super::{definitions, locks, pending, stats};
 use crate::pg::advisory_lock::{AdvisoryLock, LockKind, Mode, Scope};
 use crate::pg::datum::{self, Text, text_arg};
 use crate::pg::row::{Key, NewValue, Wait};
@@ -10,7 +10,7 @@ use crate::pg::spi::{ExtensionTable, Query, user};
 use crate::pg::{session, system_clock, xact};
 use crate::shmem::Part;
 use crate::{args, settings};
-use idgen_core::lease::{self, Change, FIRST_SHARED, HeldRow, TermRow, TokenSequence, draw, end_us};
+use idgen_core::lease::{Change, FIRST_SHARED, HeldRow, TermRow, TokenSequence, draw, end_us};
 use pgrx::datum::{DatumWithOid, Interval};
 use pgrx::fcinfo::{pg_getarg, pg_getarg_datum};
 use pgrx::prelude::*;
@@ -91,15 +91,14 @@ impl HeldTerm {
         self.session_key.map(|_| session::server_start_us())
     }
 
-    /// The term of a row, with another end and depth.
-    fn of(row: &LeaseRow, ends_us: i64, depth: i32) -> Self {
+    fn of(row: &LeaseRow) -> Self {
         Self {
             slot: row.value(SLOT),
             token: row.value(TOKEN),
             owner: row.text(OWNER),
             acquired_at: row.value(ACQUIRED_AT),
-            ends_us,
-            depth,
+            ends_us: row.value(ENDS_US),
+            depth: row.value(DEPTH),
             session_key: row.optional(SESSION_KEY),
         }
     }
@@ -198,25 +197,28 @@ impl TokenSequence for Tokens {
 }
 
 /// The row of a term, as the procedures of the core reach it.
-struct OneRow<'a> {
-    name: &'a str,
-    by: By,
-    is_defined: bool,
+pub struct OneRow<'a> {
+    pub name: &'a str,
+    pub by: By,
 }
 
 #[derive(Clone, Copy)]
-enum By {
+pub enum By {
     /// The term belongs to the caller's role, or to one that the caller may act as.
     Token(i64),
     Slot(i32),
 }
 
 impl OneRow<'_> {
+    /// Works on the row of a token where it is likely to be, and then where it is.
     fn with<R>(&self, rows: &LeaseRows, work: impl Fn(&[Key; 2]) -> Option<R>) -> Option<R> {
-        match self.by {
-            By::Token(token) => with_slot(rows, self.name, token, work),
-            By::Slot(slot) => work(&slot_key(self.name, slot)),
-        }
+        let token = match self.by {
+            By::Token(token) => token,
+            By::Slot(slot) => return work(&slot_key(self.name, slot)),
+        };
+        let likely = noted_slot(token).unwrap_or(0);
+        let other = || find_slot(rows, self.name, token).filter(|slot| *slot != likely);
+        work(&slot_key(self.name, likely)).or_else(|| work(&slot_key(self.name, other()?)))
     }
 
     fn is_permitted(&self, row: &LeaseRow) -> bool {
@@ -230,12 +232,19 @@ impl OneRow<'_> {
         change: impl Fn(&HeldRow) -> Option<Change>,
     ) -> Option<(Vec<NewValue>, HeldTerm)> {
         let change = change(&rows::held(row)).filter(|_| self.is_permitted(row))?;
-        let (ends_us, depth) = match change {
-            Change::Extend { depth, ends_us, .. } => (ends_us, depth),
-            Change::Release { depth } => (row.value(ENDS_US), depth),
-            Change::Free { since_us, .. } => (since_us, 0),
-        };
-        Some((rows::new_values(change), HeldTerm::of(row, ends_us, depth)))
+        let (mut values, mut term) = (rows::new_values(change), HeldTerm::of(row));
+        match change {
+            Change::Extend { depth, ends_us, .. } => {
+                (term.depth, term.ends_us) = (depth, ends_us);
+                // If the session that the term was bound to has ended, the holder lives on without it: the term lasts its time.
+                if term.session_key.take_if(|key| !locks::is_alive(*key)).is_some() {
+                    values.extend([(SESSION, None), (SESSION_KEY, None)]);
+                }
+            }
+            Change::Release { depth } => term.depth = depth,
+            Change::Free { since_us, .. } => (term.depth, term.ends_us) = (0, since_us),
+        }
+        Some((values, term))
     }
 }
 
@@ -256,14 +265,16 @@ impl TermRow for OneRow<'_> {
         change: impl Fn(&HeldRow) -> Option<Change>,
     ) -> Option<HeldTerm> {
         let is_it = |row: &LeaseRow| is_over(&rows::held(row)) && self.is_permitted(row);
+        let is_defined = definitions::of(self.name).definition.is_some();
         ROWS.write(|rows| {
             self.with(rows, |key| {
-                let stays = self.is_defined && matches!(key[1], Key::Int(..FIRST_SHARED));
+                // The row of a slot of a lease that is defined.
+                let stays = is_defined && matches!(key[1], Key::Int(..FIRST_SHARED));
                 match if stays { None } else { rows.lock(key, Wait::Skip, is_it) } {
                     Some(locked) => {
-                        let found = HeldTerm::of(&locked.row(), locked.row().value(ENDS_US), 0);
+                        let released = HeldTerm { depth: 0, ..HeldTerm::of(&locked.row()) };
                         locked.delete();
-                        Some(found)
+                        Some(released)
                     }
                     None => rows.update(key, |row| self.changed(row, &change)),
                 }
@@ -282,7 +293,7 @@ impl TermRow for OneRow<'_> {
     }
 
     fn has_locked(&self) -> bool {
-        matches!(self.by, By::Token(token) if pending::has_locked(token))
+        matches!(self.by, By::Token(token) if pending::EFFECTS.lock().has_locked(token))
     }
 
     fn yield_to_take_over(&self, slot: i32) {
@@ -295,45 +306,8 @@ impl TermRow for OneRow<'_> {
     }
 }
 
-fn row_of(name: &str, token: i64) -> OneRow<'_> {
-    OneRow { name, by: By::Token(token), is_defined: false }
-}
-
-/// Extends a term, as `extend` of the core. `None` too if the caller may not act as the holder's role, here and below.
-pub fn extend(name: &str, token: i64, ttl_us: Option<i64>, times: i32) -> Option<HeldTerm> {
-    let held = lease::extend(&row_of(name, token), token, ttl_us, times);
-    crate::pg::crash_point!("lease: renewal written");
-    held
-}
-
-/// Releases a term once. The row of a slot of a lease that is defined stays.
-pub fn release(name: &str, token: i64, is_defined: bool) -> Option<HeldTerm> {
-    let released = lease::release(&OneRow { is_defined, ..row_of(name, token) }, token);
-    crate::pg::crash_point!("lease: release written");
-    released
-}
-
-/// Returns the slot.
-pub fn fence(name: &str, token: i64) -> Option<i32> {
-    let slot = lease::fence(&row_of(name, token), token);
-    crate::pg::crash_point!("lease: fenced");
-    slot
-}
-
-/// Revokes the term in a slot.
-pub fn revoke(name: &str, slot: i32) -> Option<HeldTerm> {
-    lease::revoke(&OneRow { name, by: By::Slot(slot), is_defined: true })
-}
-
-/// Works on the row of a token, where it is likely to be and then where it is.
-fn with_slot<R>(rows: &LeaseRows, name: &str, token: i64, work: impl Fn(&[Key; 2]) -> Option<R>) -> Option<R> {
-    let likely = noted_slot(token).unwrap_or(0);
-    let other = || find_slot(rows, name, token).filter(|slot| *slot != likely);
-    work(&slot_key(name, likely)).or_else(|| work(&slot_key(name, other()?)))
-}
-
-/// True if the caller may act as the holder of a term.
-fn acts_as(role: pg_sys::Oid) -> bool {
+/// True if the caller may act as this holder of a term, or definer of a lease.
+pub fn acts_as(role: pg_sys::Oid) -> bool {
     // SAFETY: reads the system caches.
     unsafe { pg_sys::has_privs_of_role(user(), role) }
 }
@@ -356,57 +330,22 @@ fn noted_slot(token: i64) -> Option<i32> {
     (noted >> 32 == u64::from(token as u32)).then_some(noted as u32 as i32)
 }
 
-/// Releases a term from its session: it lasts its time.
-pub fn unbind(name: &str, token: i64) {
-    let row = row_of(name, token);
-    let unbound = |found: &LeaseRow| {
-        let is_it = rows::held(found).is_current(token) && row.is_permitted(found);
-        is_it.then_some(([(SESSION, None), (SESSION_KEY, None)], ()))
-    };
-    ROWS.write(|rows| row.with(rows, |key| rows.update(key, unbound)));
-}
-
 /// The slot of a token, even if its term has ended. Notes those of the other terms.
 fn find_slot(rows: &LeaseRows, name: &str, token: i64) -> Option<i32> {
-    let mut found = None;
-    rows.latest(|latest| {
-        latest.find(&[Key::Text(name)], |row| {
-            let (slot, other): (i32, i64) = (row.value(SLOT), row.value(TOKEN));
-            if other == token {
-                found = Some(slot);
-            }
-            if slot != 0 {
-                note_slot(other, slot);
-            }
-            None::<()>
-        })
-    });
-    found
+    let read = |row: &LeaseRow| (row.value::<i32>(SLOT), row.value::<i64>(TOKEN));
+    let terms = rows.latest(|latest| latest.all(&[Key::Text(name)], read));
+    terms.iter().filter(|(slot, _)| *slot != 0).for_each(|(slot, of)| note_slot(*of, *slot));
+    terms.into_iter().find(|(_, of)| *of == token).map(|(slot, _)| slot)
 }
 
-/// Removes the row of a slot that is wanted. A term in it that was not released has expired. False if there is none, or if a
-/// transaction that is not waited for has locked it.
-pub fn remove(name: &str, slot: i32, wait: Wait, is_wanted: impl Fn(&LeaseRow) -> bool) -> bool {
+/// Removes the row of a slot that is wanted. A term in it that was not released has expired. False if there is none, or if
+/// another transaction has locked it.
+pub fn remove(name: &str, slot: i32, is_wanted: impl Fn(&LeaseRow) -> bool) -> bool {
     let removed = ROWS.write(|rows| {
-        let locked = rows.lock(&slot_key(name, slot), wait, is_wanted)?;
+        let locked = rows.lock(&slot_key(name, slot), Wait::Skip, is_wanted)?;
         stats::notify_expired(name, &locked.row());
         locked.delete();
         Some(())
     });
     removed.is_some()
-}
-
-/// True if the transaction's own snapshot shows the token in this slot.
-pub fn is_in_snapshot(name: &str, slot: i32, token: i64) -> bool {
-    let is_it = |row: &LeaseRow| (row.value::<i64>(TOKEN) == token).then_some(());
-    ROWS.read(|rows| rows.find_in_snapshot(&slot_key(name, slot), is_it)).is_some()
-}
-
-/// The role of the holder, if the caller may not act as it.
-pub fn foreign_role(name: &str, token: i64) -> Option<pg_sys::Oid> {
-    let foreign = |row: &LeaseRow| {
-        let role = row.value(ROLE);
-        (rows::held(row).is_current(token) && !acts_as(role)).then_some(role)
-    };
-    ROWS.read(|rows| rows.latest(|latest| latest.find(&[Key::Text(name)], foreign)))
 }
