@@ -1,7 +1,7 @@
 //! Acquiring and releasing named locks, one or several.
 
-use super::errors;
 use super::holds::{self, LockWait};
+use super::{errors, names};
 use crate::pg::advisory_lock::{Acquired, AdvisoryLock, Limit, Mode, Scope, acquire_for_session};
 use crate::pg::effects::MessageEffects;
 use crate::pg::xact;
@@ -26,14 +26,14 @@ impl Named<'_> {
             ACQUIRED.push((self.hash.key, mode));
         }
         if holds::acquired(self.hash.key, mode, scope, acquired) {
-            holds::register(self.hash, self.name);
+            names::register(self.hash, self.name);
         }
     }
 
     fn waiting(&self, mode: Mode, scope: Scope) -> LockWait {
         // First: the registry keeps names of locks that a process waits for.
         let waiting = LockWait::begin(self.hash.key, mode, scope);
-        holds::register(self.hash, self.name);
+        names::register(self.hash, self.name);
         waiting
     }
 }
@@ -42,14 +42,14 @@ impl Named<'_> {
 /// not know that it holds them.
 static ACQUIRED: MessageEffects<(i64, Mode)> = MessageEffects::new(|(key, mode)| {
     if holds::lock(key, mode).release(Scope::Session) {
-        holds::released(key, mode);
+        holds::released(key, mode, Scope::Session);
     }
 });
 
 /// Notes that a session's lock was released once.
 fn released(key: i64, mode: Mode) {
     ACQUIRED.forget(|acquired| *acquired == (key, mode));
-    holds::released(key, mode);
+    holds::released(key, mode, Scope::Session);
 }
 
 /// Acquires a lock. False when the time is over.

@@ -1,18 +1,16 @@
-//! What PostgreSQL does not know of named locks, for the view `idgen.locks`: scope, depth, since when a process holds or
-//! waits for one, and the registry of names, because PostgreSQL knows locks by their keys.
+//! What PostgreSQL does not know of named locks, for the view `idgen.locks`: scope, depth, and since when a process holds or
+//! waits for one.
 //!
 //! The lock manager decides which locks are held, and the view joins with it. A hold that the lock manager has released,
 //! as by `pg_advisory_unlock_all()`, is not shown. The end of the transaction removes it.
 
-use super::errors;
+use super::names::uses;
 use crate::pg::advisory_lock::{Acquired, AdvisoryLock, LockKind, Mode, Scope};
+use crate::pg::datum::{self, Composite};
 use crate::pg::effects::SubxactList;
 use crate::pg::session::database;
 use crate::pg::{system_clock, xact};
-use crate::settings;
-use crate::shmem::{FixedText, Locked, Part};
-use idgen_core::lock::registry::{self, LockUses, Lookup, NameEntry, NameTag};
-use idgen_core::lock::{MAX_NAME_BYTES, NameHash};
+use crate::shmem::Part;
 use pgrx::prelude::*;
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
@@ -87,28 +85,11 @@ impl Backend {
         self.holds.iter().filter(is_gone).for_each(Hold::clear);
     }
 
-    /// The process of the entry; `None` unless it is one of this database.
-    pub fn pid_here(&self) -> Option<i32> {
-        let pid = self.pid.load(Acquire);
-        (pid != 0 && self.database.load(Relaxed) == database()).then_some(pid)
-    }
-
     /// For the process of the entry.
     fn end_wait(&self) {
         if self.waiting.swap(0, Relaxed) != 0 {
             uses(database(), self.waiting_key.load(Relaxed)).end();
         }
-    }
-
-    pub fn holds(&self) -> impl Iterator<Item = &Hold> {
-        self.holds.iter().filter(|hold| hold.is_held())
-    }
-
-    /// The lock that the process waits for.
-    pub fn wait(&self) -> Option<(i64, Mode, Scope)> {
-        let bits = self.waiting.load(Acquire);
-        let scope = if bits & TRANSACTION != 0 { Scope::Transaction } else { Scope::Session };
-        (bits != 0).then(|| (self.waiting_key.load(Relaxed), Mode::of(bits & SHARED != 0), scope))
     }
 }
 
@@ -122,9 +103,10 @@ impl Hold {
         let was_held = self.is_held();
         // Release: the other fields were written before.
         self.depth(scope).store(depth, Release);
+        let key = self.key.load(Relaxed);
         match (was_held, self.is_held()) {
-            (false, true) => uses(database(), self.key()).begin(),
-            (true, false) => uses(database(), self.key()).end(),
+            (false, true) => uses(database(), key).begin(),
+            (true, false) => uses(database(), key).end(),
             _ => {}
         }
     }
@@ -134,23 +116,15 @@ impl Hold {
         self.set_depth(Scope::Transaction, 0);
     }
 
-    pub fn key(&self) -> i64 {
-        self.key.load(Relaxed)
-    }
-
-    pub fn mode(&self) -> Mode {
+    fn mode(&self) -> Mode {
         Mode::of(self.shared.load(Relaxed) > 0)
     }
 
-    pub fn depth(&self, scope: Scope) -> &AtomicU32 {
+    fn depth(&self, scope: Scope) -> &AtomicU32 {
         match scope {
             Scope::Session => &self.session,
             Scope::Transaction => &self.transaction,
         }
-    }
-
-    pub fn since_ms(&self) -> i64 {
-        self.since_ms.load(Relaxed)
     }
 }
 
@@ -197,11 +171,8 @@ fn claim(backends: &'static [Backend]) -> Option<usize> {
 }
 
 /// The transaction's locks that were acquired under open savepoints: rolling back a savepoint releases its locks.
-static IN_SAVEPOINTS: SubxactList<(i64, Mode)> = SubxactList::of_savepoints(|(key, mode)| {
-    if let Some(hold) = claimed().and_then(|backend| backend.find(key, mode)) {
-        hold.set_depth(Scope::Transaction, hold.transaction.load(Relaxed).saturating_sub(1));
-    }
-});
+static IN_SAVEPOINTS: SubxactList<(i64, Mode)> =
+    SubxactList::of_savepoints(|(key, mode)| released(key, mode, Scope::Transaction));
 
 /// Notes that a lock was acquired. True if this process did not hold it before, so that its name must be registered.
 /// False without preload.
@@ -229,11 +200,11 @@ pub fn acquired(key: i64, mode: Mode, scope: Scope, acquired: Acquired) -> bool 
     true
 }
 
-/// Notes that a session's lock was released once.
+/// Notes that a lock was released once.
 #[inline]
-pub fn released(key: i64, mode: Mode) {
+pub fn released(key: i64, mode: Mode, scope: Scope) {
     if let Some(hold) = claimed().and_then(|backend| backend.find(key, mode)) {
-        hold.set_depth(Scope::Session, hold.session.load(Relaxed).saturating_sub(1));
+        hold.set_depth(scope, hold.depth(scope).load(Relaxed).saturating_sub(1));
     }
 }
 
@@ -262,15 +233,6 @@ impl Drop for LockWait {
     }
 }
 
-/// The uses of locks, by database and key. A search of all processes would cost more with each session.
-pub static USES: Part<&'static [LockUses]> =
-    Part::new(c"idgen lock uses", |block| block.array(4 * settings::max_lock_names().max(256), LockUses::default));
-
-fn uses(database: u32, key: i64) -> &'static LockUses {
-    let uses = USES.require();
-    &uses[registry::home(uses.len(), database, key)]
-}
-
 fn before_exit(_code: i32) {
     if let Some(backend) = claimed() {
         backend.holds.iter().for_each(Hold::clear);
@@ -289,63 +251,44 @@ fn at_xact_event(event: pg_sys::XactEvent::Type) {
     }
 }
 
-/// Which name each entry has. Read without a lock.
-pub static NAMES: Part<&'static [NameTag]> =
-    Part::new(c"idgen lock names", |block| block.array(settings::max_lock_names(), NameTag::default));
-
-/// The names with their texts. The exclusive lock is also for changing an entry of [`NAMES`].
-pub static NAME_TEXTS: Locked<&'static mut [NameText]> =
-    Locked::new(c"idgen lock name texts", 50, |block| block.array(settings::max_lock_names(), NameText::default));
-
-#[derive(Clone, Copy, Default)]
-pub struct NameText {
-    /// `None` if the entry is free.
-    entry: Option<NameEntry>,
-    name: FixedText<MAX_NAME_BYTES>,
-}
-
-/// Registers the name of a lock that this process holds or waits for. Does nothing without preload.
-#[inline]
-pub fn register(hash: NameHash, name: &str) {
-    let Some(names) = NAMES.get() else {
-        return;
-    };
-    let entry = NameEntry { database: database(), hash };
-    let mut candidates = registry::candidates(names.len(), entry.database, hash.key);
-    if !candidates.any(|index| names[index].is(&entry)) {
-        register_new(names, entry, name);
-    }
-}
-
-#[cold]
-fn register_new(names: &[NameTag], entry: NameEntry, name: &str) {
-    let other = NAME_TEXTS.exclusive(|texts| {
-        let at = |index: usize| texts[index].entry;
-        let vacate = |index: usize, entry: &NameEntry| names[index].vacate(entry, uses(entry.database, entry.hash.key));
-        match registry::look_up(names.len(), entry, at, vacate) {
-            Lookup::Take(index) => {
-                texts[index].entry = Some(entry);
-                texts[index].name.set(name);
-                names[index].set(&entry);
-                None
-            }
-            Lookup::Collides(index) => Some(texts[index].name),
-            Lookup::Known(_) | Lookup::Full => None,
+/// What the processes of this database hold and wait for. A wait has a scope, but no depth.
+#[pg_extern(sql = false)]
+fn lock_get_holds() -> SetOfIterator<'static, Composite<7>> {
+    let mut rows = Vec::new();
+    for backend in BACKENDS.get().into_iter().flat_map(|backends| backends.iter()) {
+        let pid = backend.pid.load(Acquire);
+        if pid == 0 || backend.database.load(Relaxed) != database() {
+            continue;
         }
-    });
-    if let Some(other) = other.and_then(|other| other.text()) {
-        errors::collision(name, &other).warn();
+        let row = |key: &AtomicI64,
+                   mode,
+                   depths: Option<(i32, i32)>,
+                   since: Option<TimestampWithTimeZone>,
+                   waits: Option<&str>| {
+            let key = key.load(Relaxed);
+            let (session, transaction) = depths.unzip();
+            let is_shared = mode == Mode::Shared;
+            Composite([
+                pid.into(),
+                key.into(),
+                is_shared.into(),
+                session.into(),
+                transaction.into(),
+                since.into(),
+                waits.into(),
+            ])
+        };
+        for hold in backend.holds.iter().filter(|hold| hold.is_held()) {
+            let depth = |scope| hold.depth(scope).load(Relaxed) as i32;
+            let depths = (depth(Scope::Session), depth(Scope::Transaction));
+            let since = datum::from_ms(hold.since_ms.load(Relaxed));
+            rows.push(row(&hold.key, hold.mode(), Some(depths), since, None));
+        }
+        let waiting = backend.waiting.load(Acquire);
+        if waiting != 0 {
+            let scope = if waiting & TRANSACTION != 0 { "transaction" } else { "session" };
+            rows.push(row(&backend.waiting_key, Mode::of(waiting & SHARED != 0), None, None, Some(scope)));
+        }
     }
-}
-
-/// The registered names of this database's locks, with their keys; `None` without preload.
-pub fn registered() -> Option<impl Iterator<Item = (i64, String)>> {
-    let names = NAMES.get()?;
-    // Allocated before the lock is acquired.
-    let mut found = Vec::with_capacity(names.len());
-    NAME_TEXTS.shared(|texts| {
-        let is_here = |text: &&NameText| text.entry.is_some_and(|entry| entry.database == database());
-        found.extend(texts.iter().filter(is_here).copied());
-    });
-    Some(found.into_iter().filter_map(|text| Some((text.entry?.hash.key, text.name.text()?))))
+    SetOfIterator::new(rows)
 }

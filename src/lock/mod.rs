@@ -1,4 +1,4 @@
-//! Named locks: the SQL functions, with those of the view `idgen.locks`. Named locks are advisory locks: PostgreSQL's lock
+//! Named locks: the SQL functions. Named locks are advisory locks: PostgreSQL's lock
 //! manager queues them, detects deadlocks, and releases them when the session or transaction ends.
 //!
 //! All functions raise 22004 if an argument is NULL, except where they say otherwise, and 22023 for a name that is not
@@ -7,11 +7,10 @@
 
 use crate::args::{self, name_hash};
 use crate::pg::advisory_lock::{Limit, Mode, Scope};
-use crate::pg::datum::{self, Composite, Text};
+use crate::pg::datum::{self, Text};
 use crate::pg::function::{self, TriggerRow, Tuple};
 use crate::shmem;
 use acquire::Named;
-use holds::BACKENDS;
 use idgen_core::lock::{NameHash, in_lock_order};
 use pgrx::datum::{Array, Interval, TryFromDatumError};
 use pgrx::heap_tuple::PgHeapTuple;
@@ -19,11 +18,11 @@ use pgrx::prelude::*;
 use pgrx::trigger_support::{PgTriggerOperation, PgTriggerWhen};
 use std::ffi::CStr;
 use std::num::NonZeroUsize;
-use std::sync::atomic::Ordering::Relaxed;
 
 mod acquire;
 mod errors;
 mod holds;
+mod names;
 
 /// The key of a name, as `pg_locks` shows it in classid (upper half) and objid. NULL for NULL.
 #[pg_extern(sql = false)]
@@ -173,53 +172,7 @@ fn find(column: &CStr, row: &Tuple) -> Option<(NonZeroUsize, bool)> {
     }
 }
 
-/// The registered names of this database's locks. Without preload no rows, with a warning.
-#[pg_extern(sql = false)]
-fn lock_get_names() -> SetOfIterator<'static, Composite<2>> {
-    let names = holds::registered();
-    if names.is_none() {
-        errors::names_unknown().warn();
-    }
-    let rows = names.into_iter().flatten().map(|(key, name)| Composite([key.into(), Text::from(name).into()]));
-    SetOfIterator::new(rows)
-}
-
-/// What the processes of this database hold and wait for. A wait has a scope, but no depth.
-#[pg_extern(sql = false)]
-fn lock_get_holds() -> SetOfIterator<'static, Composite<7>> {
-    let mut rows = Vec::new();
-    for backend in BACKENDS.get().into_iter().flat_map(|backends| backends.iter()) {
-        let Some(pid) = backend.pid_here() else {
-            continue;
-        };
-        let row =
-            |key: i64, mode, depths: Option<(i32, i32)>, since: Option<TimestampWithTimeZone>, waits: Option<&str>| {
-                let (session, transaction) = depths.unzip();
-                let is_shared = mode == Mode::Shared;
-                Composite([
-                    pid.into(),
-                    key.into(),
-                    is_shared.into(),
-                    session.into(),
-                    transaction.into(),
-                    since.into(),
-                    waits.into(),
-                ])
-            };
-        for hold in backend.holds() {
-            let depth = |scope| hold.depth(scope).load(Relaxed) as i32;
-            let depths = (depth(Scope::Session), depth(Scope::Transaction));
-            rows.push(row(hold.key(), hold.mode(), Some(depths), datum::from_ms(hold.since_ms()), None));
-        }
-        if let Some((key, mode, scope)) = backend.wait() {
-            let scope = if scope == Scope::Transaction { "transaction" } else { "session" };
-            rows.push(row(key, mode, None, None, Some(scope)));
-        }
-    }
-    SetOfIterator::new(rows)
-}
-
 /// While the postmaster preloads libraries.
 pub fn init() {
-    shmem::register(&[&holds::BACKENDS, &holds::USES, &holds::NAMES, &holds::NAME_TEXTS]);
+    shmem::register(&[&holds::BACKENDS, &names::USES, &names::NAMES, &names::NAME_TEXTS]);
 }
