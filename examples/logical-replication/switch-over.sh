@@ -90,11 +90,16 @@ refuse_losses() {
 
 # Nothing has changed yet if one of these fails.
 check() {
-  local role table
+  local role table now latest
   sql "$old" -c "SELECT 'switch-over: not moved: unlogged table ' || c.oid::regclass FROM pg_class AS c
     WHERE relkind = 'r' AND relpersistence = 'u'
     UNION ALL SELECT 'switch-over: not moved: ' || count(*) || ' large objects' FROM pg_largeobject_metadata
     HAVING count(*) > 0" >&2
+  # NEW reads the mark of OLD as an id.
+  now=$(sql "$old" -c 'SELECT now()')
+  latest=$(sql "$old" -c "SELECT snowflake_ceil('$now')")
+  refuse "$new" 'NEW has another idgen.layout:' \
+    "SELECT current_setting('idgen.layout') WHERE snowflake_ceil('$now') <> $latest"
   for role; do
     refuse "$old" 'OLD has no such role of an application:' \
       "SELECT :'role' WHERE :'role' = session_user OR NOT EXISTS (SELECT FROM pg_roles WHERE rolname = :'role')" \

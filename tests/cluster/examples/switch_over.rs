@@ -260,6 +260,14 @@ fn assert_unchanged(old: &Cluster, on_new: &mut Client) {
 }
 
 #[test]
+fn switch_over_refuses_another_layout() {
+    let (old, new) = (old_server(), new_server());
+    run(&mut script("prepare", [&old, &new], &[]));
+    new.restart_with("idgen.layout", "js53");
+    assert_fails("switch", [&old, &new], &["app"], &["NEW has another idgen.layout:\njs53"]);
+}
+
+#[test]
 fn switch_over_refuses_what_would_lose_rows_before_it_changes_anything() {
     let (old, new) = (old_server(), new_server());
     assert_fails("switch", [&old, &new], &["app"], &["NEW has no subscription"]);
