@@ -26,6 +26,9 @@ use crate::{ids as snowflakes, leases, locks, public_ids};
 /// Between the starts of two short sessions.
 const PACE: Duration = Duration::from_millis(60_000 / 500);
 
+/// Between the turns of the other sessions: all answers of an hour fit into the memory of a small machine.
+const TURN: Duration = Duration::from_millis(20);
+
 const FAULTS: [Fault; 10] = [
     Fault::Terminate,
     Fault::Clock(2_000),
@@ -84,7 +87,7 @@ impl Seen {
     }
 
     fn run(&self, cluster: &Cluster, wanted: usize, faults: &[Fault]) {
-        let storm = Storm::new(cluster);
+        let storm = Storm::paced(cluster, TURN);
         let count = || self.short.load(Ordering::Relaxed);
         storm.run(SESSIONS, |index| self.session(&storm, index), count, wanted, faults);
     }
@@ -117,6 +120,7 @@ impl Seen {
     fn of_the_fleet(&self, server: &Cluster, is_over: &AtomicBool) {
         let mut client = server.client();
         while !is_over.load(Ordering::Relaxed) {
+            std::thread::sleep(TURN);
             for (sql, draws) in
                 [("SELECT segment_next('fleet')", &self.shared[1]), ("SELECT snowflake_next()", &self.other)]
             {
@@ -235,11 +239,13 @@ fn everything_at_once_keeps_every_promise_and_leaks_nothing() {
         let end = End(&is_over);
         scope.spawn(|| seen.of_the_fleet(&server, &is_over));
         seen.run(&cluster, wanted / 2, &repeat(&FAULTS, rounds(10, 60)));
+        println!("the standby takes over");
         cluster.clock().set_offset_ms(0);
         standby.wait_until_replayed(&cluster);
         cluster.stop(Stop::Immediate);
         standby.promote();
         seen.run(&standby, wanted / 4, &CALM);
+        println!("nothing may grow from here on");
         let warm = server.resources();
         *seen.samples.lock().expect("no thread panicked") = Some(Vec::new());
         seen.run(&standby, wanted / 4, &repeat(&CALM, rounds(5, 30)));
@@ -253,6 +259,7 @@ fn everything_at_once_keeps_every_promise_and_leaks_nothing() {
         }
         drop(end);
     });
+    println!("all answers are judged");
     seen.judge(&mut standby.client());
 }
 

@@ -30,6 +30,8 @@ pub struct Storm<'a> {
     pub cluster: &'a Cluster,
     /// The sessions that can be hit.
     pids: Mutex<Vec<i32>>,
+    /// Between the turns of a session.
+    pace: Duration,
     is_over: AtomicBool,
 }
 
@@ -50,10 +52,16 @@ impl Drop for End<'_> {
 
 impl<'a> Storm<'a> {
     pub fn new(cluster: &'a Cluster) -> Storm<'a> {
-        Storm { cluster, pids: Mutex::default(), is_over: AtomicBool::new(false) }
+        Storm::paced(cluster, Duration::ZERO)
+    }
+
+    /// Its sessions pause for so long before each turn.
+    pub fn paced(cluster: &'a Cluster, pace: Duration) -> Storm<'a> {
+        Storm { cluster, pids: Mutex::default(), pace, is_over: AtomicBool::new(false) }
     }
 
     pub fn goes_on(&self) -> bool {
+        std::thread::sleep(self.pace);
         !self.is_over.load(Ordering::Relaxed)
     }
 
