@@ -4,13 +4,13 @@ Needs psycopg 3, and these tables. Run the SQL as their owner; `app` is the role
 
     CREATE TABLE message_handled (consumer text, message_id bigint, PRIMARY KEY (consumer, message_id));
     CREATE TABLE message_forgotten (consumer text PRIMARY KEY, below bigint NOT NULL);
-    CREATE TABLE account (id bigint PRIMARY KEY, balance numeric NOT NULL);
+    CREATE TABLE account (id bigint PRIMARY KEY, balance numeric NOT NULL CHECK (abs(balance) < 'Infinity'));
     GRANT SELECT, INSERT, DELETE ON message_handled TO app;
     GRANT SELECT, INSERT, UPDATE ON message_forgotten TO app;
     GRANT SELECT, UPDATE ON account TO app;
 
-The producer draws the id of a message once, with snowflake_next(), and sends it each time. The messages are lines of
-the standard input, as a stand-in for your queue: {"id": "2124489393384195693", "account": 7, "amount": 5}
+The producer draws the id of a message once, with snowflake_next('snowflake'), and sends it each time. The messages are
+lines of the standard input, as a stand-in for your queue: {"id": "2124489393384195693", "account": 7, "amount": 5}
 
     python3 idempotent_consumer.py 'host=db1 dbname=shop user=app' billing < messages
 
@@ -23,6 +23,7 @@ transaction. Not guaranteed: an effect for each message. A message whose id may 
 """
 
 import contextlib
+import decimal
 import json
 import os
 import socket
@@ -102,7 +103,8 @@ if __name__ == "__main__":
     with connect(conninfo) as db:
         forget(db, consumer)
         for line in sys.stdin:
-            message = json.loads(line)
+            # Amounts are exact. As floats they would be others.
+            message = json.loads(line, parse_float=decimal.Decimal)
             try:
                 outcome = process(db, consumer, message)
             except (psycopg.Error, LookupError) as error:

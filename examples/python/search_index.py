@@ -76,7 +76,7 @@ def deadline(db, seconds):
 
 
 def open_index(file):
-    """The index, and whether it is whole. Its position is in the same file, so both change together."""
+    """The index. Its position is in the same file, so both change together."""
     index = sqlite3.connect(file, isolation_level=None, timeout=PATIENCE)
     index.execute("CREATE TABLE IF NOT EXISTS position (one INTEGER PRIMARY KEY CHECK (one = 1), change INTEGER)")
     index.execute("CREATE VIRTUAL TABLE IF NOT EXISTS product USING fts5 (title)")
@@ -86,6 +86,13 @@ def open_index(file):
 def position(index):
     row = index.execute("SELECT change FROM position").fetchone()
     return row and row[0]
+
+
+def is_whole(file):
+    if not os.path.exists(file):
+        return False
+    with contextlib.closing(open_index(file)) as index:
+        return position(index) is not None
 
 
 def write(index, rows, change):
@@ -104,7 +111,11 @@ def write(index, rows, change):
 
 
 def build(db, file):
-    """Copies the table into a file of another name, which then takes the place of the index."""
+    """Copies the table into a file of another name, and that into the index.
+
+    In one transaction of SQLite. A file that took the place of another one by a rename would also take over what a write
+    to that one has left beside it.
+    """
     new = f"{file}.new"
     with contextlib.suppress(FileNotFoundError):
         os.remove(new)
@@ -122,7 +133,9 @@ def build(db, file):
             write(index, rows, begin)
             last = rows[-1][1]
         write(index, [], begin)
-    os.rename(new, file)
+        with contextlib.closing(sqlite3.connect(file)) as target:
+            index.backup(target)
+    os.remove(new)
 
 
 def follow(db, index):
@@ -151,9 +164,9 @@ def run(conninfo, file):
             # Also where another one is the default: each statement must see what other transactions have committed.
             db.execute("SET default_transaction_isolation = 'read committed'")
             db.execute(f"SET statement_timeout = '{PATIENCE}s'")
-        is_whole = os.path.exists(file)
+        serves = is_whole(file)
         while True:
-            if not is_whole:
+            if not serves:
                 build(db, file)
                 print("whole", flush=True)
             with contextlib.closing(open_index(file)) as index:
@@ -162,8 +175,8 @@ def run(conninfo, file):
                         print(f"{applied} changes", flush=True)
                     else:
                         time.sleep(PAUSE)
-            # Serves until another one takes its place.
-            is_whole = False
+            # It goes on to serve until another one takes its place.
+            serves = False
 
 
 if __name__ == "__main__":

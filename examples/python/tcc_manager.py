@@ -20,10 +20,14 @@ participant does not answer, or refuses what it must not. The view tcc_unfinishe
 """
 
 import datetime
+import decimal
+import functools
+import json
 import signal
 import sys
 
 import psycopg
+import psycopg.types.json
 
 from due_tasks import Worker
 from sharded_worker import PATIENCE, Shards, deadline, run
@@ -37,6 +41,9 @@ CALLS = {
     "cancelling": "SELECT tcc_cancel(%(tx)s, %(step)s)",
 }
 ENDED = {"confirming": "confirmed", "cancelling": "cancelled"}
+
+# Amounts are exact. As floats they would be others.
+psycopg.types.json.set_json_loads(functools.partial(json.loads, parse_float=decimal.Decimal))
 
 
 class Manager:

@@ -19,7 +19,7 @@ CREATE FUNCTION due_task_shard(key text) RETURNS int
 IMMUTABLE LANGUAGE sql AS $$ SELECT abs(hashtext(key) % 16) $$;
 
 CREATE TABLE due_task (
-    id           bigint PRIMARY KEY DEFAULT snowflake_next(),
+    id           bigint PRIMARY KEY DEFAULT snowflake_next('snowflake'),
     shard        int NOT NULL DEFAULT due_task_shard(random()::text) CHECK (shard BETWEEN 0 AND 15),
     body         jsonb NOT NULL,
     due          timestamptz NOT NULL DEFAULT clock_timestamp() CHECK (isfinite(due)),

@@ -5,9 +5,10 @@
 --     psql -c 'GRANT SELECT, INSERT, UPDATE ON tcc_step TO app; GRANT SELECT ON tcc_forgotten TO app;
 --              GRANT SELECT, UPDATE ON account TO app' shop
 --
--- Here the participant takes money from accounts. The coordinator draws the id of a transaction with snowflake_next(),
--- and sends it with each call. A call can arrive twice, late, or not at all. Send each in a transaction of its own,
--- limit the wait for the answer, and send it again if there is none.
+-- Here the participant takes money from accounts. The coordinator draws the id of a transaction with
+-- snowflake_next('snowflake'), whatever layout each server has, and sends it with each call. A call can arrive twice,
+-- late, or not at all. Send each in a transaction of its own, limit the wait for the answer, and send it again if there
+-- is none.
 --
 -- Guaranteed: each step takes its amount at most once, and gives it back at most once, and not after it was confirmed,
 -- whatever is killed and whatever a clock does. Not guaranteed: an end. If the coordinator forgets a step, it stays

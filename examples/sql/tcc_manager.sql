@@ -12,7 +12,7 @@
 -- Guaranteed: all steps of a transaction are confirmed, or all are cancelled, once their participants answer.
 
 CREATE TABLE tcc_transaction (
-    id       bigint PRIMARY KEY DEFAULT snowflake_next(),
+    id       bigint PRIMARY KEY DEFAULT snowflake_next('snowflake'),
     steps    jsonb NOT NULL,
     deadline timestamptz NOT NULL,               -- of the tries
     state    text NOT NULL DEFAULT 'trying'
@@ -28,13 +28,19 @@ FROM tcc_transaction JOIN due_task USING (id)
 WHERE tcc_transaction.state NOT IN ('confirmed', 'cancelled');
 
 -- Begins a transaction, and its task, which has the same id. A repeated call with the same id does nothing.
-CREATE FUNCTION tcc_begin(steps jsonb, patience interval DEFAULT '1 min', id bigint DEFAULT snowflake_next())
-RETURNS bigint LANGUAGE sql AS $$
-    WITH transaction AS (
-        INSERT INTO tcc_transaction VALUES (id, steps, clock_timestamp() + patience) ON CONFLICT DO NOTHING)
+CREATE FUNCTION tcc_begin(
+    steps jsonb, patience interval DEFAULT '1 min', id bigint DEFAULT snowflake_next('snowflake'))
+RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    -- A participant would take two calls of one name for one.
+    IF (SELECT count(*) > count(DISTINCT (step -> 'participant', step -> 'step'))
+        FROM jsonb_array_elements(steps) AS step) THEN
+        RAISE 'two steps of a participant have one name' USING ERRCODE = 'unique_violation';
+    END IF;
+    INSERT INTO tcc_transaction VALUES (id, steps, clock_timestamp() + patience) ON CONFLICT DO NOTHING;
     INSERT INTO due_task (id, body, max_attempts) VALUES (id, '{}', NULL) ON CONFLICT DO NOTHING;
-    SELECT id
-$$;
+    RETURN id;
+END $$;
 
 -- Decides a transaction, unless it has been decided. Returns its state. An application can ask for 'cancelling', too.
 CREATE FUNCTION tcc_decide(tx bigint, decision text, why text DEFAULT NULL) RETURNS text

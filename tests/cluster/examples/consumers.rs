@@ -169,6 +169,20 @@ fn idempotent_consumer_reports_a_message_that_it_could_not_handle() {
     assert_eq!(again, [format!("handled {}", message_ids[0])]);
 }
 
+#[test]
+fn idempotent_consumer_keeps_amounts_exact() {
+    let (cluster, mut client) = server_with_account();
+    execute(&mut client, "UPDATE account SET balance = 12345678901234567.89");
+    let message_ids = ids(&mut client, "SELECT snowflake_next_many(2)");
+    let amounts = message_ids.iter().zip(["0.1", "NaN"]);
+    let lines: Vec<String> = amounts
+        .map(|(id, amount)| message_line(*id, 7).replace("\"amount\": 5", &format!("\"amount\": {amount}")))
+        .collect();
+    let answers = finish(start_handling(&cluster, &lines), &cluster);
+    assert_eq!(answers, [format!("handled {}", message_ids[0]), format!("failed {}", message_ids[1])]);
+    assert_eq!(value::<String>(&mut client, "SELECT balance::text FROM account"), "12345678901234567.99");
+}
+
 /// A row whose last change is not settled, and one that was deleted and is there again, do not wait for an open transaction.
 #[test]
 fn search_index_shows_rows_whose_last_change_is_not_settled() {
@@ -196,6 +210,43 @@ assert search_index.position(index) == first
 other.execute('COMMIT')
 assert search_index.follow(db, index) > 0
 assert titles() == {-1: 'old', 1: 'new', 2: 'new'}
+print('in step')";
+    assert_eq!(run_python(&cluster, "search_index.py", lines), "in step\n");
+}
+
+/// SQLite keeps what a write has changed in a file beside the index, by its name, until the write has ended.
+#[test]
+fn search_index_takes_nothing_from_the_one_that_it_replaces() {
+    let cluster = server();
+    create_tables(&mut cluster.client(), "search_index.py");
+    let lines = "
+import os, psycopg, search_index, sys, tempfile
+file = tempfile.mkdtemp() + '/products.db'
+db = psycopg.connect(sys.argv[1], autocommit=True)
+titles = lambda index: dict(index.execute('SELECT rowid, title FROM product').fetchall())
+db.execute(\"INSERT INTO product (id, title) VALUES (1, 'old')\")
+search_index.build(db, file)
+# killed in a write, after which the index is removed
+child = os.fork()
+if child == 0:
+    index = search_index.open_index(file)
+    index.execute('PRAGMA cache_size = 1')
+    index.execute('BEGIN IMMEDIATE')
+    index.executemany('INSERT INTO product (rowid, title) VALUES (?, ?)', [(n, 'x' * 9000) for n in range(2, 999)])
+    os._exit(os.path.getsize(file + '-journal') == 0)
+assert os.waitpid(child, 0)[1] == 0
+os.remove(file)
+assert not search_index.is_whole(file)
+db.execute(\"UPDATE product SET title = 'new'\")
+search_index.build(db, file)
+assert search_index.is_whole(file)
+searcher = search_index.open_index(file)
+assert titles(searcher) == {1: 'new'}
+# a connection that was open before sees the new index
+db.execute(\"UPDATE product SET title = 'newer'\")
+search_index.build(db, file)
+assert titles(searcher) == {1: 'newer'}
+assert os.listdir(os.path.dirname(file)) == ['products.db']
 print('in step')";
     assert_eq!(run_python(&cluster, "search_index.py", lines), "in step\n");
 }

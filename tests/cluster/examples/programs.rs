@@ -321,7 +321,7 @@ fn indexes_are_in_step(site: &mut Site) {
 import glob, os, psycopg, search_index, sys
 db = psycopg.connect(sys.argv[1], autocommit=True)
 rows = dict(db.execute('SELECT id, title FROM product').fetchall())
-for file in glob.glob('{}/*.db'):
+for file in filter(search_index.is_whole, glob.glob('{}/*.db')):
     index = search_index.open_index(file)
     while applied := search_index.follow(db, index):
         pass

@@ -1,6 +1,6 @@
 //! A manager that drives transactions over two databases to their end.
 
-use idgen_testkit::sql::{PATIENCE, execute, in_new_database, row, value, wait_for_one};
+use idgen_testkit::sql::{PATIENCE, execute, expect_error, in_new_database, row, value, wait_for_one};
 use idgen_testkit::{Cluster, Stop, rounds, seed};
 use postgres::Client;
 
@@ -129,6 +129,25 @@ fn transaction_is_decided_once() {
         value::<i64>(&mut shop, "SELECT count(*) FROM tcc_transaction JOIN due_task USING (id) WHERE steps <> '[]'"),
         1
     );
+}
+
+/// Also where the servers have other layouts: participants forget by the time in the id.
+#[test]
+fn transaction_is_as_it_was_begun() {
+    let (cluster, mut shop, mut bank) = server_and_bank();
+    cluster.restart_with("idgen.layout", "js53");
+    (shop, bank) = (cluster.client(), cluster.client_in("bank"));
+    let taken = "12345678.123456789012345678";
+    execute(&mut shop, "UPDATE account SET balance = 1e9");
+    execute(&mut bank, "SELECT tcc_forget('1 hour')");
+    let step = format!(r#"{{"participant": "shop", "step": "hold", "account": 1, "amount": {taken}}}"#);
+    let id: i64 = value(&mut shop, &format!("SELECT tcc_begin('[{step}]')"));
+    execute(&mut bank, &format!("SELECT tcc_cancel({id}, 'unknown')"));
+    expect_error(&mut shop, &format!("SELECT tcc_begin('[{step}, {step}]')"), "23505");
+    let mut managers = managers(&cluster);
+    managers.start(1);
+    wait_for_one(&cluster, "the end", &format!("tcc_transaction WHERE id = {id} AND state = 'confirmed'"));
+    assert_eq!(value::<String>(&mut shop, "SELECT amount::text FROM tcc_step WHERE state = 'confirmed'"), taken);
 }
 
 /// A participant that cannot be reached, because its functions are away, and then can.
