@@ -93,9 +93,10 @@ def run_job(pool, renewal_pool, name, ttl, steps):
                     raise RuntimeError(f'the lease "{name}" is lost')
                 with deadline(work, PATIENCE), work.transaction():
                     # For this transaction only, because the next client uses the session too.
+                    limit = f"{PATIENCE}s"
                     work.execute(
-                        "SELECT lease_fence(%s, %s), set_config('idle_in_transaction_session_timeout', %s, true)",
-                        [name, token, f"{PATIENCE}s"])
+                        "SELECT lease_fence(%s, %s), set_config('idle_in_transaction_session_timeout', %s, true), "
+                        "set_config('statement_timeout', %s, true)", [name, token, limit, limit])
                     step(work)
         finally:
             done.set()

@@ -94,10 +94,11 @@ def run_job(conninfo, name, ttl, steps):
                     raise RuntimeError(f'the lease "{name}" is lost')
                 with deadline(work, PATIENCE), work.transaction():
                     # Fails if another job has the lease. None can take it over until this transaction ends, so the
-                    # server ends it if this process is paused.
+                    # server ends it if this process is paused, or killed while a statement waits.
+                    limit = f"{PATIENCE}s"
                     work.execute(
-                        "SELECT lease_fence(%s, %s), set_config('idle_in_transaction_session_timeout', %s, true)",
-                        [name, token, f"{PATIENCE}s"])
+                        "SELECT lease_fence(%s, %s), set_config('idle_in_transaction_session_timeout', %s, true), "
+                        "set_config('statement_timeout', %s, true)", [name, token, limit, limit])
                     step(work)
         finally:
             done.set()

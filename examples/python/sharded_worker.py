@@ -203,10 +203,11 @@ class Totals:
         db = self.db
         with deadline(db, PATIENCE), db.transaction():
             # Fails if another worker has the shard. None can take it over until this transaction ends, so the server
-            # ends it if this process is paused.
+            # ends it if this process is paused, or killed while a statement waits.
+            limit = f"{PATIENCE}s"
             db.execute(
-                "SELECT lease_fence(%s, %s), set_config('idle_in_transaction_session_timeout', %s, true)",
-                [self.shards.name, token, f"{PATIENCE}s"])
+                "SELECT lease_fence(%s, %s), set_config('idle_in_transaction_session_timeout', %s, true), "
+                "set_config('statement_timeout', %s, true)", [self.shards.name, token, limit, limit])
             known_token, total = self.known.get(shard, (None, 0))
             if known_token != token:
                 # The grant waited for the fenced transactions of all workers before, so this is their last state.

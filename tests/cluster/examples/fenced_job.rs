@@ -4,8 +4,8 @@ use idgen_testkit::sql::{PATIENCE, column, execute, value, wait_for_one};
 use idgen_testkit::{Cluster, Example};
 
 use crate::{
-    counter, create_tables, finish, server, start, wait_for_a_wait_for_the_fence, wait_for_a_wait_for_the_table,
-    wait_until_expired, wait_until_queued,
+    counter, create_tables, finish, run_python, server, start, wait_for_a_wait_for_the_fence,
+    wait_for_a_wait_for_the_table, wait_until_expired, wait_until_queued,
 };
 
 fn cluster() -> Cluster {
@@ -101,4 +101,29 @@ fn next_fenced_job_waits_for_the_transaction_of_a_paused_one() {
     next.wait_for_line(&cluster, "imported of the next job");
     finish(next, &cluster);
     assert_eq!(imported(&cluster), ["of the paused job", "of the next job"]);
+}
+
+/// Its process waits for a row, and nothing tells it that nobody waits for the answer.
+#[test]
+fn next_fenced_job_does_not_wait_for_what_a_killed_one_waits_for() {
+    let cluster = cluster();
+    let lines = "
+import fenced_job, os, psycopg, sys, threading
+fenced_job.PATIENCE = 1
+def wait_and_be_killed(db):
+    threading.Timer(0.5, os._exit, [0]).start()
+    db.execute('LOCK TABLE imported')
+start, is_locked = os.pipe()
+child = os.fork()
+if child == 0:
+    os.read(start, 1)
+    fenced_job.run_job(sys.argv[1], 'importer', 1, [wait_and_be_killed])
+with psycopg.connect(sys.argv[1]) as other, psycopg.connect(sys.argv[1], autocommit=True) as following:
+    other.execute('LOCK TABLE imported')
+    os.write(is_locked, b'.')
+    os.waitpid(child, 0)
+    following.execute(\"SET lock_timeout = '30 s'\")
+    following.execute(\"SELECT lease_acquire('importer')\")
+print('acquired')";
+    assert_eq!(run_python(&cluster, "fenced_job.py", lines), "acquired\n");
 }
