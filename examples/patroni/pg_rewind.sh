@@ -9,8 +9,9 @@ for argument; do
   [ "$option" = -D ] && data=$argument
   option=$argument
 done
+while [ "$data" != "${data%/}" ]; do data=${data%/}; done
 # Patroni also calls it with --help.
-if [ ! -d "$data/idgen" ] && [ ! -d "$data.idgen" ]; then
+if [ -z "$data" ] || { [ ! -d "$data/idgen" ] && [ ! -d "$data.idgen" ]; }; then
   exec "$pg_rewind" "$@"
 fi
 

@@ -2,7 +2,8 @@
 
 use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Output};
 use std::time::{Duration, SystemTime};
 
 use idgen_testkit::ids::{assert_distinct, last};
@@ -81,37 +82,83 @@ fn rewound_primary_begins_before_its_ids_far_ahead_without_its_own_mark() {
     assert!(again[0] < last(&before), "{} after {}", again[0], last(&before));
 }
 
-/// The script of the guide for Patroni, with a pg_rewind that takes the mark of the leader and may be killed, with the script.
-/// A server that starts after that writes a mark of its own.
+/// The data directory of a member of Patroni, whose pg_rewind is a program of the test.
+struct Member(tempfile::TempDir);
+
+/// What pg_rewind does: it takes the mark of the leader, and removes all that the leader does not have.
+const TAKE: &str = "rm -rf data; mkdir -p data/idgen; echo leader > data/idgen/mark";
+
+impl Member {
+    fn new() -> Self {
+        let member = Self(tempfile::tempdir().expect("a directory"));
+        std::fs::create_dir_all(member.path("data/idgen")).expect("a directory of ours");
+        member.write_mark("own");
+        member.start_server(SystemTime::now());
+        member
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write_mark(&self, mark: &str) {
+        std::fs::write(self.path("data/idgen/mark"), mark).expect("a directory of ours");
+    }
+
+    /// The postmaster writes this file, at a time of its clock.
+    fn start_server(&self, at: SystemTime) {
+        let options = File::create(self.path("data/postmaster.opts")).expect("a directory of ours");
+        options.set_modified(at).expect("a file of ours");
+    }
+
+    /// Runs the script of the guide, after the commands of `setup`.
+    fn call(&self, setup: &str, arguments: &[&str], pg_rewind: &str) -> Output {
+        let script = include_str!("../../../examples/patroni/pg_rewind.sh")
+            .replace("/usr/lib/postgresql/15/bin/pg_rewind", "./pg_rewind");
+        let program = self.path("pg_rewind");
+        std::fs::write(&program, format!("#!/bin/sh\n{pg_rewind}\n")).expect("a directory of ours");
+        std::fs::set_permissions(&program, Permissions::from_mode(0o700)).expect("a file of ours");
+        let mut sh = Command::new("/bin/sh");
+        let sh = sh.args(["-c", &format!("{setup}\n{script}"), "sh"]).args(arguments).current_dir(self.0.path());
+        sh.output().expect("a shell")
+    }
+
+    fn rewind(&self, pg_rewind: &str) -> ExitStatus {
+        self.call("", &["-D", "data"], pg_rewind).status
+    }
+
+    fn assert_mark(&self, expected: &str, case: &str) {
+        let mark = std::fs::read_to_string(self.path("data/idgen/mark"));
+        assert_eq!(mark.unwrap_or_else(|error| error.to_string()), expected, "{case}");
+        assert!(!self.path("data.idgen").exists(), "{case}");
+    }
+}
+
+/// pg_rewind may be killed, with the script.
 #[test]
 fn script_for_patroni_keeps_the_own_mark_also_after_a_kill() {
-    const TAKE: &str = "rm -rf data/idgen; mkdir data/idgen; echo leader > data/idgen/mark";
-    const STEPS: [&str; 3] = ["kill -9 $PPID", "rm -rf data/idgen; kill -9 $PPID", "false"];
-    let script = include_str!("../../../examples/patroni/pg_rewind.sh")
-        .replace("/usr/lib/postgresql/15/bin/pg_rewind", "./pg_rewind");
-    for step in STEPS {
-        let directory = tempfile::tempdir().expect("a directory");
-        let call = |work: &str| {
-            let pg_rewind = directory.path().join("pg_rewind");
-            std::fs::write(&pg_rewind, format!("#!/bin/sh\n{work}\n")).expect("a directory of ours");
-            std::fs::set_permissions(&pg_rewind, Permissions::from_mode(0o700)).expect("a file of ours");
-            let mut sh = Command::new("/bin/sh");
-            sh.args(["-c", &script, "sh", "-D", "data"]).current_dir(directory.path()).status().expect("a shell")
-        };
-        let mark = directory.path().join("data/idgen/mark");
-        std::fs::create_dir_all(mark.parent().expect("a directory")).expect("a directory of ours");
-        std::fs::write(&mark, "own").expect("a directory of ours");
-        let assert_kept = |expected: &str| {
-            assert!(call(TAKE).success(), "{step}");
-            assert_eq!(std::fs::read_to_string(&mark).expect("the mark"), expected, "{step}");
-            assert!(!directory.path().join("data.idgen").exists(), "{step}");
-        };
-        assert!(!call(&format!("{TAKE}; {step}")).success(), "{step}");
-        assert_kept("own");
-        assert!(!call("kill -9 $PPID").success(), "{step}");
-        std::fs::write(&mark, "later").expect("a directory of ours");
-        let options = File::create(directory.path().join("data/postmaster.opts")).expect("a directory of ours");
-        options.set_modified(SystemTime::now() + Duration::from_secs(1)).expect("a file of ours");
-        assert_kept("later");
+    for step in ["kill -9 $PPID", "rm -rf data/idgen; kill -9 $PPID", "false"] {
+        let member = Member::new();
+        assert!(!member.rewind(&format!("{TAKE}; {step}")).success(), "{step}");
+        assert!(member.rewind(TAKE).success(), "{step}");
+        member.assert_mark("own", step);
+        // Without a start of the server there is no postmaster.opts.
+        assert!(!member.rewind(&format!("{TAKE}; {step}")).success(), "{step}");
+        assert!(member.rewind(TAKE).success(), "{step}");
+        member.assert_mark("own", step);
     }
+}
+
+#[test]
+fn script_for_patroni_keeps_the_own_mark_of_a_directory_with_slashes_at_the_end() {
+    let member = Member::new();
+    assert!(member.call("", &["-D", "data//", "-R"], TAKE).status.success());
+    member.assert_mark("own", "");
+}
+
+#[test]
+fn script_for_patroni_without_a_directory_only_runs_pg_rewind() {
+    let output = Member::new().call("set -x", &["--help"], "[ $# = 1 ] && [ $1 = --help ]");
+    let trace = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(output.status.success() && !trace.contains("/idgen"), "{trace}");
 }
