@@ -16,11 +16,15 @@ if [ -z "$data" ] || { [ ! -d "$data/idgen" ] && [ ! -d "$data.idgen" ]; }; then
 fi
 
 # A call that was interrupted has left the own mark there, and idgen can be the leader's by now. A server that has started
-# since then, which writes postmaster.opts, went on from idgen.
-if [ ! -d "$data.idgen" ] || [ "$data/postmaster.opts" -nt "$data.idgen" ]; then
+# since then went on from idgen. It has written postmaster.opts, which pg_rewind removes. The copy has the time of that
+# file, and any other time shows the start: the clock may have been set back.
+options=$data/postmaster.opts
+if [ ! -d "$data.idgen" ] ||
+  { [ -e "$options" ] && { [ "$options" -nt "$data.idgen" ] || [ "$options" -ot "$data.idgen" ]; }; }; then
   rm -rf "$data.idgen" "$data.idgen.new"
-  cp -a "$data/idgen" "$data.idgen.new" && touch "$data.idgen.new" && sync || exit 1
-  mv "$data.idgen.new" "$data.idgen" && sync || exit 1
+  cp -a "$data/idgen" "$data.idgen.new" || exit 1
+  touch -r "$options" "$data.idgen.new" 2>/dev/null || touch "$data.idgen.new" || exit 1
+  sync && mv "$data.idgen.new" "$data.idgen" && sync || exit 1
 fi
 "$pg_rewind" "$@"
 status=$?

@@ -149,6 +149,27 @@ fn script_for_patroni_keeps_the_own_mark_also_after_a_kill() {
     }
 }
 
+/// A server that starts after a call that was killed writes a mark of its own.
+#[test]
+fn script_for_patroni_takes_the_mark_of_a_server_that_has_started_since_by_any_clock() {
+    let (hour, now) = (Duration::from_secs(3600), SystemTime::now());
+    for [before, after] in [[now, now + hour], [now, now - hour], [now + hour, now], [now + hour, now + 2 * hour]] {
+        let case = format!("{before:?}, {after:?}");
+        let member = Member::new();
+        member.start_server(before);
+        assert!(!member.rewind("kill -9 $PPID").success(), "{case}");
+        member.write_mark("later");
+        member.start_server(after);
+        assert!(member.rewind(TAKE).success(), "{case}");
+        member.assert_mark("later", &case);
+        // The other way round: the mark is the leader's, and the server has not started.
+        member.start_server(before);
+        assert!(!member.rewind("echo leader > data/idgen/mark; kill -9 $PPID").success(), "{case}");
+        assert!(member.rewind(TAKE).success(), "{case}");
+        member.assert_mark("later", &case);
+    }
+}
+
 #[test]
 fn script_for_patroni_keeps_the_own_mark_of_a_directory_with_slashes_at_the_end() {
     let member = Member::new();
