@@ -28,6 +28,9 @@ if [ ! -d "$data.idgen" ] ||
 fi
 "$pg_rewind" "$@"
 status=$?
+# mv into a mount point copies and then removes. Killed between the two, it would leave half of the own mark to the next
+# call.
 rm -rf "$data/idgen"
-mv "$data.idgen" "$data/idgen" || exit 1
+cp -a "$data.idgen" "$data/idgen" && sync && mv "$data.idgen" "$data.idgen.new" || exit 1
+rm -rf "$data.idgen.new"
 exit "$status"

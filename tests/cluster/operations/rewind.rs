@@ -183,3 +183,22 @@ fn script_for_patroni_without_a_directory_only_runs_pg_rewind() {
     let trace = String::from_utf8(output.stderr).expect("UTF-8");
     assert!(output.status.success() && !trace.contains("/idgen"), "{trace}");
 }
+
+/// If the data directory is a mount point, the copy is on another file system, and mv copies and removes.
+#[test]
+fn script_for_patroni_keeps_the_own_mark_if_it_is_killed_while_it_removes_the_copy() {
+    const KILLED: &str = "rm() {
+      for path; do
+        [ ! -e data/idgen/mark ] || [ \"${path#data.idgen}\" = \"$path\" ] || { command rm $path/mark; kill -9 $$; }
+      done
+      command rm \"$@\"
+    }
+    mv() {
+      case $2 in data/*) cp -a \"$1\" \"$2\" && rm -rf \"$1\" ;; *) command mv \"$@\" ;; esac
+    }";
+    let member = Member::new();
+    assert!(!member.rewind(&format!("{TAKE}; kill -9 $PPID")).success());
+    assert!(!member.call(KILLED, &["-D", "data"], TAKE).status.success(), "not killed");
+    assert!(member.rewind(TAKE).success());
+    member.assert_mark("own", "");
+}
