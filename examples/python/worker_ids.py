@@ -193,11 +193,13 @@ class WorkerIds:
     def connect(self):
         # statement_timeout ends the wait for a lock or a standby. worker_confirm() waits for the standbys, not the
         # commit: a commit succeeds even if its wait is canceled. In a transaction block the calls are refused, so
-        # autocommit is on. A pooler may not support prepared statements, so they are off.
+        # autocommit is on. A pooler may not support prepared statements, so they are off. Other styles of dates name
+        # time zones by texts that stand for others.
         given = psycopg.conninfo.conninfo_to_dict(self.conninfo).get("options") or os.environ.get("PGOPTIONS", "")
+        own = f"-c statement_timeout={self.patience}s -c synchronous_commit=local -c datestyle=ISO"
         db = psycopg.connect(
             self.conninfo, autocommit=True, prepare_threshold=None, connect_timeout=self.patience,
-            options=f"{given} -c statement_timeout={self.patience}s -c synchronous_commit=local")
+            options=f"{given} {own}")
         # A notice says how long next() will wait, if other holders may have used the next times.
         db.add_notice_handler(lambda notice: log.warning("%s", notice.message_primary))
         return db

@@ -119,6 +119,24 @@ except TimeoutError as error:
     run_python(&cluster, "worker_ids.py", case);
 }
 
+/// Where the text of a time names its zone "IST", which is also that of another one.
+#[test]
+fn worker_id_is_renewed_in_any_style_of_dates() {
+    let cluster = server_of("worker_ids.py");
+    cluster.execute(
+        "ALTER DATABASE postgres SET datestyle = 'SQL, DMY'; ALTER DATABASE postgres SET timezone = 'Asia/Kolkata'",
+    );
+    let case = "
+import sys, time, worker_ids
+ids = worker_ids.WorkerIds(sys.argv[1], 'shop-ids', 'a', 3)
+ids.next(timeout=30)
+token, told = ids.token, ids.told
+while ids.told == told:
+    time.sleep(0.01)
+assert ids.token == token, 'another worker id'";
+    run_python(&cluster, "worker_ids.py", case);
+}
+
 #[test]
 fn clients_keep_the_options_of_the_connection_string() {
     for program in ["python/worker_ids.py", "java/WorkerIds.java"] {

@@ -111,7 +111,8 @@ impl Member {
         options.set_modified(at).expect("a file of ours");
     }
 
-    /// Runs the script of the guide, after the commands of `setup`.
+    /// Runs the script of the guide, after the commands of `setup`. Waits for all that has its output: also for the pg_rewind of
+    /// a script that was killed, which would read what the next call writes.
     fn call(&self, setup: &str, arguments: &[&str], pg_rewind: &str) -> Output {
         let script = include_str!("../../../examples/patroni/pg_rewind.sh")
             .replace("/usr/lib/postgresql/15/bin/pg_rewind", "./pg_rewind");
