@@ -20,6 +20,9 @@ def upgrade():
 
 
 def downgrade():
+    # No row may come between the reading of the greatest id and the new default.
+    op.execute("SET LOCAL lock_timeout = '5s'")
+    op.execute("LOCK TABLE customers, orders")
     # The columns stay bigint: the snowflake ids do not fit into an int.
     for table in ["customers", "orders"]:
         op.execute(f"CREATE SEQUENCE {table}_id_seq OWNED BY {table}.id")
