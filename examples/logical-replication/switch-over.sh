@@ -52,8 +52,9 @@ lock_of_move="DO 'BEGIN PERFORM pg_advisory_xact_lock(20260105); END'"
 state_of_new="SELECT CASE WHEN subslotname IS NULL THEN 'switched' ELSE 'subscribed' END FROM $subscription"
 
 prepare() {
-  local schema
-  if [ -z "$(sql "$new" -c "SELECT subname FROM $subscription")" ]; then
+  local schema state
+  state=$(sql "$new" -c "$state_of_new")
+  if [ -z "$state" ]; then
     refuse "$old" 'OLD has no idgen in the database:' \
       "SELECT current_database() WHERE NOT EXISTS (SELECT FROM pg_extension WHERE extname = 'idgen')"
     refuse "$old" 'OLD cannot publish with wal_level =' \

@@ -353,3 +353,14 @@ fn switch_over_that_was_cut_off_after_the_move_only_cleans_up() {
     assert_eq!(value::<i64>(&mut on_new, "SELECT count(*) FROM pg_subscription"), 0);
     assert_unchanged(&old, &mut on_new);
 }
+
+#[test]
+fn prepare_does_not_take_a_failed_query_for_a_new_server_without_subscription() {
+    let ([old, new], [_, mut on_new]) = prepared();
+    let mut locked = on_new.transaction().expect("a transaction");
+    locked.batch_execute("LOCK TABLE pg_subscription").expect("a lock");
+    let output = script("prepare", [&old, &new], &[]).env("PATIENCE", "2").output().expect("bash runs");
+    let message = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(!output.status.success() && message.contains("statement timeout"), "{message}");
+    assert!(!message.contains("create its database again"), "{message}");
+}
