@@ -169,11 +169,12 @@ SQL
   sql "$new" -1 >/dev/null <<SQL
 $lock_of_move;
 $sequences
--- New snowflake ids are above the replicated ones, whatever the clock of NEW says.
+-- New snowflake ids are above the replicated ones, whatever the clock of NEW says. A domain over bigint has the output
+-- function of bigint.
 SELECT format('SELECT snowflake_observe(max(%I)%s) FROM %s;', attname, ', ' || nullif(argument, ''), attrelid::regclass)
-FROM pg_attribute JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum,
-  substring(pg_get_expr(adbin, adrelid) FROM 'snowflake_next\(([^,)]*)') AS argument
-WHERE argument IS NOT NULL
+FROM pg_attribute JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum JOIN pg_type AS t ON t.oid = atttypid,
+  substring(pg_get_expr(adbin, adrelid) FROM '^(?:[^(]*\.)?snowflake_next\((.*)\)$') AS argument
+WHERE argument IS NOT NULL AND typoutput = 'int8out'::regproc
 \gexec
 $rows
 -- A subscription without a slot shows that NEW has taken over.

@@ -364,3 +364,26 @@ fn prepare_does_not_take_a_failed_query_for_a_new_server_without_subscription() 
     assert!(!output.status.success() && message.contains("statement timeout"), "{message}");
     assert!(!message.contains("create its database again"), "{message}");
 }
+
+#[test]
+fn switch_over_moves_ids_in_columns_that_are_not_bigint() {
+    let (old, new) = (old_server(), new_server());
+    let mut on_old = old.client_in("shop");
+    execute(
+        &mut on_old,
+        "CREATE TABLE parcels (id text PRIMARY KEY DEFAULT 'P-' || snowflake_next());
+         CREATE TABLE amounts (id numeric PRIMARY KEY DEFAULT snowflake_next());
+         CREATE TABLE discounts (id bigint PRIMARY KEY DEFAULT (snowflake_next() % 1000) * -1);
+         CREATE DOMAIN id AS bigint; CREATE DOMAIN ticket_id AS id;
+         CREATE TABLE tickets (id ticket_id PRIMARY KEY DEFAULT snowflake_next());
+         INSERT INTO parcels DEFAULT VALUES; INSERT INTO amounts DEFAULT VALUES; INSERT INTO discounts DEFAULT VALUES;
+         INSERT INTO tickets VALUES (snowflake_ceil(now() + interval '100 s'))",
+    );
+    run(&mut script("prepare", [&old, &new], &[]));
+    run(&mut script("switch", [&old, &new], &["app"]));
+    let mut on_new = new.client_in("shop");
+    assert!(value::<bool>(&mut on_new, "SELECT snowflake_next() > max(id) FROM tickets"), "the domain is not observed");
+    for table in ["parcels", "amounts", "discounts"] {
+        assert_eq!(value::<i64>(&mut on_new, &format!("SELECT count(*) FROM {table}")), 1, "{table}");
+    }
+}
