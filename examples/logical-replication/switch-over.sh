@@ -10,7 +10,8 @@
 #
 # Guaranteed: NEW gets each row of a logged table that was committed on OLD, with synchronous_commit = off too, and
 # repeats no id, no value of a segment and no worker id. Not guaranteed: that clients whose roles you do not name write
-# nothing to OLD. Unlogged tables and large objects are not moved, and the script lists them.
+# nothing to OLD. Not moved, but listed: unlogged tables, large objects, rows of materialized views, and tables of other
+# extensions that the publication lacks.
 set -euo pipefail
 
 patience=${PATIENCE:-60}
@@ -45,6 +46,15 @@ copied=(segment segment_server lease_definition worker_pool worker_id worker_his
 tables="SELECT format('%I.%I', nspname, relname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace
   WHERE relkind = 'r' AND relpersistence = 'p' AND nspname !~ '^pg_' AND nspname <> 'information_schema'
     AND NOT EXISTS (SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = c.oid AND deptype = 'e')"
+# If they have rows. CREATE EXTENSION creates them on NEW, and may insert rows.
+tables_of_extensions="SELECT format('SELECT %L WHERE EXISTS (SELECT FROM %s)',
+    format('table %s of the extension %s', c.oid::regclass, extname), c.oid::regclass)
+  FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace
+    JOIN pg_depend ON classid = 'pg_class'::regclass AND objid = c.oid AND deptype = 'e'
+    JOIN pg_extension AS e ON refclassid = 'pg_extension'::regclass AND refobjid = e.oid
+  WHERE relkind = 'r' AND extname <> 'idgen' AND"
+is_published="EXISTS (SELECT FROM pg_publication_tables
+  WHERE pubname = 'app' AND schemaname = nspname AND tablename = relname)"
 subscription="pg_subscription JOIN pg_database AS d ON d.oid = subdbid
   WHERE subname = 'app' AND datname = current_database()"
 lock_of_move="DO 'BEGIN PERFORM pg_advisory_xact_lock(20260105); END'"
@@ -59,6 +69,9 @@ prepare() {
       "SELECT current_database() WHERE NOT EXISTS (SELECT FROM pg_extension WHERE extname = 'idgen')"
     refuse "$old" 'OLD cannot publish with wal_level =' \
       "SELECT setting FROM pg_settings WHERE name = 'wal_level' AND setting <> 'logical'"
+    refuse "$old" 'CREATE EXTENSION may fill these tables on NEW. Create the publication app without them:' \
+      "$tables_of_extensions CASE WHEN EXISTS (SELECT FROM pg_publication WHERE pubname = 'app') THEN $is_published
+       ELSE nspname = 'public' END \gexec"
     refuse "$new" 'NEW must preload idgen, but shared_preload_libraries =' \
       "SELECT format('%L', setting) FROM pg_settings
        WHERE name = 'shared_preload_libraries' AND setting !~ '\midgen\M'"
@@ -92,10 +105,12 @@ refuse_losses() {
 # Nothing has changed yet if one of these fails.
 check() {
   local role table now latest
-  sql "$old" -c "SELECT 'switch-over: not moved: unlogged table ' || c.oid::regclass FROM pg_class AS c
+  sql "$old" <<<"SELECT 'unlogged table ' || c.oid::regclass FROM pg_class AS c
     WHERE relkind = 'r' AND relpersistence = 'u'
-    UNION ALL SELECT 'switch-over: not moved: ' || count(*) || ' large objects' FROM pg_largeobject_metadata
-    HAVING count(*) > 0" >&2
+    UNION ALL SELECT 'rows of materialized view ' || c.oid::regclass FROM pg_class AS c
+    WHERE relkind = 'm' AND relispopulated
+    UNION ALL SELECT count(*) || ' large objects' FROM pg_largeobject_metadata HAVING count(*) > 0;
+    $tables_of_extensions NOT $is_published \gexec" | sed 's/^/switch-over: not moved: /' >&2
   # NEW reads the mark of OLD as an id.
   now=$(sql "$old" -c 'SELECT now()')
   latest=$(sql "$old" -c "SELECT snowflake_ceil('$now')")

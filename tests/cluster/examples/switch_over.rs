@@ -387,3 +387,39 @@ fn switch_over_moves_ids_in_columns_that_are_not_bigint() {
         assert_eq!(value::<i64>(&mut on_new, &format!("SELECT count(*) FROM {table}")), 1, "{table}");
     }
 }
+
+/// PostGIS has a table with rows in the schema public.
+#[test]
+fn switch_over_refuses_to_publish_tables_of_extensions_and_lists_what_it_does_not_move() {
+    let (old, new) = (old_server(), new_server());
+    let mut on_old = old.client_in("shop");
+    execute(
+        &mut on_old,
+        "CREATE TABLE systems AS SELECT 1; CREATE TABLE unused ();
+         CREATE SCHEMA cron; CREATE TABLE cron.job AS SELECT 1;
+         ALTER EXTENSION plpgsql ADD TABLE systems; ALTER EXTENSION plpgsql ADD TABLE unused;
+         ALTER EXTENSION plpgsql ADD TABLE cron.job;
+         CREATE MATERIALIZED VIEW totals AS SELECT 1; CREATE MATERIALIZED VIEW later AS SELECT 1 WITH NO DATA",
+    );
+    assert_fails(
+        "prepare",
+        [&old, &new],
+        &[],
+        &["Create the publication app without them:\ntable systems of the extension plpgsql\n"],
+    );
+    assert_eq!(value::<i64>(&mut on_old, "SELECT count(*) FROM pg_publication"), 0);
+    execute(&mut on_old, "CREATE PUBLICATION app FOR TABLE orders, carts, invoices, visits");
+    run(&mut script("prepare", [&old, &new], &[]));
+    let output = script("switch", [&old, &new], &["app"]).output().expect("bash runs");
+    let message = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(output.status.success(), "{message}");
+    let listed = [
+        "rows of materialized view totals",
+        "table systems of the extension plpgsql",
+        "table cron.job of the extension plpgsql",
+    ];
+    for listed in listed {
+        assert!(message.contains(&format!("switch-over: not moved: {listed}\n")), "{message}");
+    }
+    assert_eq!(message.matches("not moved").count(), listed.len(), "{message}");
+}
