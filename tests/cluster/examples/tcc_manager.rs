@@ -134,9 +134,9 @@ fn transaction_is_decided_once() {
 /// Also where the servers have other layouts: participants forget by the time in the id.
 #[test]
 fn transaction_is_as_it_was_begun() {
-    let (cluster, mut shop, mut bank) = server_and_bank();
+    let (cluster, ..) = server_and_bank();
     cluster.restart_with("idgen.layout", "js53");
-    (shop, bank) = (cluster.client(), cluster.client_in("bank"));
+    let (mut shop, mut bank) = (cluster.client(), cluster.client_in("bank"));
     let taken = "12345678.123456789012345678";
     execute(&mut shop, "UPDATE account SET balance = 1e9");
     execute(&mut bank, "SELECT tcc_forget('1 hour')");
