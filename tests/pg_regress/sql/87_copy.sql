@@ -165,12 +165,9 @@ GRANT ALL ON elsewhere, limited TO copier;
 ALTER TABLE bounded OWNER TO copier;
 GRANT CREATE ON SCHEMA public TO copier;
 REVOKE EXECUTE ON FUNCTION snowflake_next() FROM PUBLIC;
+-- psql may run what follows a COPY that fails before it reads
 SET ROLE copier;
-COPY elsewhere (place) FROM stdin;
-\.
-COPY elsewhere (place) FROM stdin;
-1
-\.
+\copy elsewhere (place) FROM '/dev/null'
 INSERT INTO limited VALUES (3, 1);
 SELECT 1::late;
 RESET ROLE;
