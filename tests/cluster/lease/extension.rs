@@ -59,6 +59,8 @@ fn database_can_be_dropped_under_waiters_and_bound_leases() {
         &cluster,
         "here: SELECT token FROM lease_acquire('a', bind_session => true) -> $kept
          holder connects to shop as postgres
+         -- whichever session ends first
+         holder: SELECT lease_define('a', lock_delay => '5 min')
          holder: SELECT token FROM lease_acquire('a', bind_session => true) -> $token
          waiter waits for Extension: SELECT lease_acquire('a')
          head connects to shop as postgres
