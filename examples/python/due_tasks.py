@@ -63,6 +63,8 @@ class Worker:
         # read what was sent, or for a row that another transaction has locked.
         for limit in ["idle_in_transaction_session_timeout", "tcp_user_timeout", "statement_timeout"]:
             call(db, "SELECT set_config(%s, %s, false)", [limit, f"{PATIENCE}s"])
+        # Times are passed as text. Other styles have names of zones, which the server may not know, or take for others.
+        call(db, "SELECT set_config('datestyle', 'ISO', false)", [])
 
     def work(self):
         """Runs tasks until none is due, or until the shards must be renewed. Then waits for the next one."""

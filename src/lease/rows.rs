@@ -21,7 +21,7 @@ pub static LEASE: ExtensionTable = ExtensionTable::new(c"lease");
 
 pub static LEASE_DEFINITION: ExtensionTable = ExtensionTable::new(c"lease_definition");
 
-/// The places by which callers count columns, and the names.
+/// The places by which callers count columns, and the names. Only keys have the first one.
 macro_rules! columns {
     ($($column:ident = $name:literal),*) => {
         columns!(0; $($column)*);
@@ -34,10 +34,9 @@ macro_rules! columns {
     ($place:expr;) => { pub const COUNT: usize = $place; };
 }
 
-#[allow(dead_code, reason = "keys have their columns by their order")]
 pub mod column {
     columns! {
-        NAME = c"name", SLOT = c"slot", TOKEN = c"token", DEPTH = c"depth", OWNER = c"owner", ROLE = c"role", DATA = c"data",
+        _NAME = c"name", SLOT = c"slot", TOKEN = c"token", DEPTH = c"depth", OWNER = c"owner", ROLE = c"role", DATA = c"data",
         ACQUIRED_AT = c"acquired_at", TTL_US = c"ttl_us", ENDS_US = c"ends_us", CLOCK = c"clock", REVOKED = c"revoked",
         SESSION = c"session", SESSION_KEY = c"session_key"
     }

@@ -210,6 +210,20 @@ fn task_whose_work_returns_no_timedelta_is_done() {
     assert_eq!(value::<String>(&mut client, "SELECT concat(state, error) FROM due_task"), "done");
 }
 
+/// Also where the text of a time has the name of a zone, and the server does not know it.
+#[test]
+fn tasks_are_done_in_any_style_of_dates() {
+    let cluster = cluster(1);
+    cluster.execute("ALTER DATABASE postgres SET datestyle = 'SQL, DMY'");
+    cluster.execute("ALTER DATABASE postgres SET timezone = 'Asia/Jakarta'");
+    let mut client = cluster.client();
+    execute(&mut client, "INSERT INTO due_task (body) SELECT '{}' FROM generate_series(1, 200)");
+    let mut crew = crew(&cluster, "30");
+    crew.start(1);
+    wait_until_none_waits(&cluster, &mut client);
+    assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM due_task WHERE state = 'done'"), 200);
+}
+
 #[test]
 fn task_that_fails_is_overtaken_and_poison_is_shown() {
     let cluster = cluster(1);

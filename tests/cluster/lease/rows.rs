@@ -44,6 +44,20 @@ fn contended_row_is_handed_over_and_no_release_waits_for_the_end_of_the_term() {
     });
 }
 
+/// Whoever has locked the row: here a superuser, who rolls back.
+#[test]
+fn renewal_that_has_waited_for_the_row_lasts_its_ttl_from_then_on() {
+    scenario(
+        "a: SELECT token FROM lease_acquire('a', '10 min') -> $token
+         b: BEGIN; SELECT FROM idgen.lease FOR UPDATE
+         a waits for transactionid: SELECT lease_renew('a', $token)
+         b: SELECT extract(epoch FROM clock_timestamp()) -> $end
+         b: ROLLBACK
+         a ends
+         b: SELECT extract(epoch FROM expires_at) >= $end + 600 FROM idgen.leases -> t",
+    );
+}
+
 #[test]
 fn renewal_that_comes_too_late_leaves_no_lock_on_the_row() {
     scenario(
