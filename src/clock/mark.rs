@@ -2,20 +2,22 @@
 //! catalogs and processes.
 
 use super::file::{self, FileError};
-use super::label;
 use super::state::{FILE, GENERATORS, STATE, State};
+use crate::pg::bgworker::{self, Worker};
 use crate::pg::latch::{ConditionVariable, WaitEvent};
-use crate::pg::{datum, recovery, session, spi, system_clock};
+use crate::pg::{datum, recovery, session, shared_objects, spi, system_clock, xact};
 use crate::{place, settings};
-use idgen_core::clock::label::NextLabel;
-use idgen_core::clock::moves;
+use idgen_core::clock::label::{MarkLabel, NextLabel};
 use idgen_core::clock::port::{Event, HighWater, Port, WaitFor, Written};
 use idgen_core::clock::record::{Found, Record};
 use idgen_core::clock::start::Evidence;
+use idgen_core::clock::{labelling, moves};
 use idgen_core::generator::GeneratorTable;
+use pgrx::bgworkers::BackgroundWorker;
 use pgrx::prelude::*;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
+use std::ffi::CStr;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// As [`moves::begin`]. Raises what is wrong with the file.
@@ -127,11 +129,11 @@ impl Port for State {
     }
 
     fn start_label_worker(&self) -> bool {
-        label::WORKER.start_for_database(session::database())
+        LABEL_WORKER.start_for_database(session::database())
     }
 
     fn commit_label(&self, choose: impl FnOnce() -> NextLabel) -> NextLabel {
-        label::commit(choose)
+        commit_label(choose)
     }
 
     fn is_waiting(&self) -> &AtomicBool {
@@ -180,7 +182,7 @@ pub fn at_exit(code: i32) {
 
 /// The evidence about the time before this start. In a transaction; without a label this runs a query.
 fn evidence() -> Evidence<'static> {
-    let label = label::read();
+    let label = read_label();
     // The commit of a prepared transaction can still bring ids that no one here has seen.
     let read_prepared = || spi::read_one("SELECT pg_catalog.max(prepared) FROM pg_catalog.pg_prepared_xacts");
     let prepared: Option<TimestampWithTimeZone> = if label.is_none() { read_prepared() } else { None };
@@ -203,5 +205,63 @@ fn replayed_ms() -> Option<i64> {
     match unsafe { pg_sys::GetLatestXTime() } {
         0 => None,
         us => TimestampWithTimeZone::try_from(us).ok().map(datum::to_ms),
+    }
+}
+
+// The label is the mark as WAL carries it, so that a replica that has replayed an id has replayed how far ids may go. A
+// background worker writes this security label, because a transaction that draws may roll back, or may be read-only. The
+// worker connects to the database of the session that draws, and ends, so it does not block DROP DATABASE.
+
+/// The worker gives up a lock sooner than the mark gives up the worker, so that it can log the reason.
+const LOCK_TIMEOUT: &CStr = c"4s";
+
+const LABEL_PROVIDER: &CStr = c"idgen";
+
+const LABEL_WORKER: Worker = Worker { name: "idgen label", function: "idgen_label" };
+
+/// The label in the catalog. In a transaction.
+fn read_label() -> Option<MarkLabel> {
+    MarkLabel::parse(&shared_objects::read_label(LABEL_PROVIDER)?)
+}
+
+fn commit_label(choose: impl FnOnce() -> NextLabel) -> NextLabel {
+    let label = BackgroundWorker::transaction(AssertUnwindSafe(|| {
+        // Otherwise two workers would update one row, in another order than they have chosen its time.
+        shared_objects::lock_catalog();
+        let label = choose();
+        if label.is_lower {
+            bgworker::set_variable(c"synchronous_commit", c"local");
+        }
+        let text = MarkLabel { timeline: recovery::timeline(), until_ms: label.until_ms }.to_string();
+        shared_objects::write_label(LABEL_PROVIDER, Some(&text));
+        crate::pg::crash_point!("label: before the commit");
+        label
+    }));
+    crate::pg::crash_point!("label: committed");
+    label
+}
+
+static IS_LABEL_DONE: AtomicBool = AtomicBool::new(false);
+
+#[pg_guard]
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn idgen_label(argument: pg_sys::Datum) {
+    bgworker::handle_signals(None, None);
+    let Some(state) = STATE.get() else {
+        return;
+    };
+    xact::before_exit(before_exit);
+    bgworker::set_variable(c"synchronous_commit", c"off");
+    bgworker::set_variable(c"lock_timeout", LOCK_TIMEOUT);
+    // A deferrable serializable transaction would wait for others to end.
+    bgworker::set_variable(c"default_transaction_isolation", c"read committed");
+    bgworker::connect(bgworker::database_argument(argument));
+    labelling::write_label(state);
+    IS_LABEL_DONE.store(true, Relaxed);
+}
+
+fn before_exit(_code: i32) {
+    if let Some(state) = STATE.get().filter(|_| !IS_LABEL_DONE.load(Relaxed)) {
+        labelling::fail_label(state);
     }
 }

@@ -18,7 +18,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 mod file;
-mod label;
 mod mark;
 mod state;
 

@@ -10,7 +10,6 @@ use crate::shmem;
 
 mod acquire;
 mod checks;
-mod define;
 mod definitions;
 mod errors;
 mod holder;
@@ -30,6 +29,6 @@ pub fn init() {
     shared_objects::follow_owners_of(shared_objects::OwnedRows {
         exist: || rows::LEASE.find().is_some(),
         reassign: definitions::reassign,
-        drop: define::drop_owned,
+        drop: definitions::drop_owned,
     });
 }

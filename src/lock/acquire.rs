@@ -1,9 +1,10 @@
 //! Acquiring and releasing named locks, one or several.
 
 use super::holds::{self, LockWait};
-use super::{errors, names};
+use super::names;
 use crate::pg::advisory_lock::{Acquired, AdvisoryLock, Limit, Mode, Scope, acquire_for_session};
 use crate::pg::effects::MessageEffects;
+use crate::pg::ereport::errors;
 use crate::pg::xact;
 use idgen_core::lock::NameHash;
 use parking_lot::Mutex;
@@ -152,8 +153,19 @@ pub fn release(named: &Named, mode: Option<Mode>) -> bool {
         }
         None => {
             let is_transactions = modes.iter().any(|mode| named.lock(*mode).is_held());
-            (if is_transactions { errors::held_by_transaction } else { errors::not_held })(named.name).warn();
+            (if is_transactions { held_by_transaction } else { not_held })(named.name).warn();
             false
         }
+    }
+}
+
+errors! {
+    fn not_held(name: &str) {
+        ERRCODE_WARNING: "this session does not hold lock \"{name}\"";
+    }
+
+    fn held_by_transaction(name: &str) {
+        ERRCODE_WARNING: "lock \"{name}\" is held by the transaction";
+        detail: "A function with _xact in its name acquired it. The end of the transaction releases it.";
     }
 }

@@ -8,6 +8,7 @@
 use crate::args::{self, name_hash};
 use crate::pg::advisory_lock::{Limit, Mode, Scope};
 use crate::pg::datum::{self, Text};
+use crate::pg::ereport::errors;
 use crate::pg::function::{self, TriggerRow, Tuple};
 use crate::shmem;
 use acquire::Named;
@@ -20,7 +21,6 @@ use std::ffi::CStr;
 use std::num::NonZeroUsize;
 
 mod acquire;
-mod errors;
 mod holds;
 mod names;
 
@@ -125,9 +125,9 @@ fn mode(shared: Option<bool>) -> Mode {
 fn row_version(fcinfo: pg_sys::FunctionCallInfo) -> Result<TriggerRow, Box<dyn std::error::Error>> {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
     let trigger = unsafe { function::trigger_of(fcinfo) }
-        .unwrap_or_else(|| errors::row_version_usage("It was not called by a trigger.").raise());
+        .unwrap_or_else(|| row_version_usage("It was not called by a trigger.").raise());
     let [column] = function::trigger_arguments(trigger.trigger())[..] else {
-        errors::row_version_usage("Its only argument is the name of a column.").raise();
+        row_version_usage("Its only argument is the name of a column.").raise();
     };
     let old = trigger.old().map(PgHeapTuple::into_owned);
     let new = trigger.new().map(PgHeapTuple::into_owned);
@@ -135,13 +135,13 @@ fn row_version(fcinfo: pg_sys::FunctionCallInfo) -> Result<TriggerRow, Box<dyn s
         (PgTriggerWhen::Before, PgTriggerOperation::Update, Some(old), Some(new)) => {
             Ok(Some(incremented(column, &old, new)?).into())
         }
-        _ => errors::row_version_usage("The trigger is not BEFORE UPDATE, FOR EACH ROW.").raise(),
+        _ => row_version_usage("The trigger is not BEFORE UPDATE, FOR EACH ROW.").raise(),
     }
 }
 
 fn incremented<'a>(column: &CStr, old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'a>, TryFromDatumError> {
     let Some((number, is_int)) = find(column, old) else {
-        errors::row_version_usage("Its argument must name a column of type int or bigint.").raise();
+        row_version_usage("Its argument must name a column of type int or bigint.").raise();
     };
     let read = |tuple: &Tuple| match is_int {
         true => tuple.get_by_index::<i32>(number).map(|version| version.map(i64::from)),
@@ -149,12 +149,12 @@ fn incremented<'a>(column: &CStr, old: &Tuple, mut new: Tuple<'a>) -> Result<Tup
     };
     let (before, given) = (read(old)?, read(&new)?);
     if before != given {
-        errors::stale_row(&datum::name(column), before, given).raise();
+        stale_row(&datum::name(column), before, given).raise();
     }
     match (is_int, before.map_or(Some(1), |version| version.checked_add(1))) {
         (false, Some(next)) => new.set_by_index(number, next)?,
         (true, Some(next)) if i32::try_from(next).is_ok() => new.set_by_index(number, next as i32)?,
-        _ => errors::row_version_ended(&datum::name(column)).raise(),
+        _ => row_version_ended(&datum::name(column)).raise(),
     }
     Ok(new)
 }
@@ -175,4 +175,26 @@ fn find(column: &CStr, row: &Tuple) -> Option<(NonZeroUsize, bool)> {
 /// While the postmaster preloads libraries.
 pub fn init() {
     shmem::register(&[&holds::BACKENDS, &names::USES, &names::NAMES, &names::NAME_TEXTS]);
+}
+
+errors! {
+    fn row_version_usage(detail: &str) {
+        ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED: "row_version() must be called by a BEFORE UPDATE row trigger";
+        detail: "{}", detail;
+        hint: "CREATE TRIGGER ... BEFORE UPDATE ON ... FOR EACH ROW EXECUTE FUNCTION row_version('column');";
+    }
+
+    fn stale_row(column: &str, now: Option<i64>, given: Option<i64>) {
+        ERRCODE_T_R_SERIALIZATION_FAILURE: "the row has changed since version {} was read", version_text(given);
+        detail: "Its {column} is {} now.", version_text(now);
+        hint: "Read the row again, and repeat the change.";
+    }
+
+    fn row_version_ended(column: &str) {
+        ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE: "{column} has reached its maximum";
+    }
+}
+
+fn version_text(version: Option<i64>) -> String {
+    version.map_or("NULL".to_owned(), |version| version.to_string())
 }

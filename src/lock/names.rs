@@ -1,8 +1,8 @@
 //! The registry of names of locks, because PostgreSQL knows locks by their keys. It keeps the names of locks that processes
 //! hold or wait for.
 
-use super::errors;
 use crate::pg::datum::{Composite, Text};
+use crate::pg::ereport::errors;
 use crate::pg::session::database;
 use crate::settings;
 use crate::shmem::{FixedText, Locked, Part};
@@ -64,7 +64,7 @@ fn register_new(names: &[NameTag], entry: NameEntry, name: &str) {
         }
     });
     if let Some(other) = other.and_then(|other| other.text()) {
-        errors::collision(name, &other).warn();
+        collision(name, &other).warn();
     }
 }
 
@@ -80,8 +80,22 @@ fn lock_get_names() -> SetOfIterator<'static, Composite<2>> {
             found.extend(texts.iter().filter(is_here).copied());
         });
     } else {
-        errors::names_unknown().warn();
+        names_unknown().warn();
     }
     let row = |text: NameText| Some(Composite([text.entry?.hash.key.into(), Text::from(text.name.text()?).into()]));
     SetOfIterator::new(found.into_iter().filter_map(row))
+}
+
+errors! {
+    fn collision(name: &str, other: &str) {
+        ERRCODE_WARNING: "lock names \"{name}\" and \"{other}\" have the same key";
+        detail: "They are one lock: a session that holds one of them blocks both.";
+        hint: "Use another name for one of them.";
+    }
+
+    fn names_unknown() {
+        ERRCODE_WARNING: "names of locks are known only when idgen is preloaded";
+        hint: "Set shared_preload_libraries = 'idgen' in postgresql.conf and restart. Until then, lock_key(name) \
+            returns the key of a name.";
+    }
 }

@@ -1,5 +1,4 @@
-//! Snowflake ids. `next` issues them, `decode` reads them, `settled` returns the one up to which no transaction can commit a
-//! row any more, and `change` gives one to each change of a row. This file has what moves ids on: `snowflake_observe`, past
+//! Snowflake ids. `next` issues them, `decode` reads them, `settled` has what consumers read by. This file has what moves ids on: `snowflake_observe`, past
 //! a given id, as `setval` does for a sequence; and the part of `snowflake_adopt` that SQL cannot do, running expressions of
 //! a table with the rights of its owner.
 
@@ -12,7 +11,6 @@ use idgen_core::clock::LATEST_MS;
 use idgen_core::layout::Layout;
 use pgrx::prelude::*;
 
-mod change;
 mod decode;
 mod errors;
 mod layouts;

@@ -31,7 +31,6 @@ mod keeper;
 mod pool;
 mod renew;
 mod requests;
-mod server;
 mod state;
 mod status;
 

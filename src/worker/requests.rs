@@ -1,7 +1,7 @@
 //! The keeper's requests. They work with each coordinator from 0.14.0 on. A worker id is not asked for again before the
 //! keeper has confirmed, or given up, what an earlier request has granted.
 
-use super::server::is_stop_requested;
+use super::keeper::is_stop_requested;
 use crate::coordinator::{Coordinator, name_of_this_server, unconfirmed};
 use crate::pg::libpq::Error;
 use idgen_core::coordinator::CoordinatorId;
