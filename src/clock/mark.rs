@@ -216,6 +216,8 @@ fn replayed_ms() -> Option<i64> {
 const LOCK_TIMEOUT: &CStr = c"4s";
 
 const LABEL_PROVIDER: &CStr = c"idgen";
+/// The part of the label's object that writers lock. Not the catalog: VACUUM locks that while it waits for readers.
+const LABEL_PART: u16 = 2;
 
 const LABEL_WORKER: Worker = Worker { name: "idgen label", function: "idgen_label" };
 
@@ -227,7 +229,7 @@ fn read_label() -> Option<MarkLabel> {
 fn commit_label(choose: impl FnOnce() -> NextLabel) -> NextLabel {
     let label = BackgroundWorker::transaction(AssertUnwindSafe(|| {
         // Otherwise two workers would update one row, in another order than they have chosen its time.
-        shared_objects::lock_catalog();
+        shared_objects::lock_part(LABEL_PART);
         let label = choose();
         if label.is_lower {
             bgworker::set_variable(c"synchronous_commit", c"local");

@@ -182,9 +182,6 @@ pub fn databases_in_use() -> Vec<u32> {
     found
 }
 
-/// pg_shseclabel, which pgrx does not name.
-const CATALOG: pg_sys::Oid = pg_sys::Oid::from_u32(3592);
-
 /// A database with an OID that no database has. Its labels outlive every database, no dump contains them, and a replica needs
 /// no code to follow them.
 const OBJECT: pg_sys::ObjectAddress =
@@ -209,12 +206,6 @@ pub fn write_label(provider: &CStr, text: Option<&str>) {
         pg_sys::SetSecurityLabel(&OBJECT, provider.as_ptr(), text);
         pg_sys::CommandCounterIncrement();
     }
-}
-
-/// Locks the catalog against other writers that lock it, until the end of the transaction.
-pub fn lock_catalog() {
-    // SAFETY: a lock that the end of the transaction releases. The mode conflicts with itself.
-    unsafe { pg_sys::LockRelationOid(CATALOG, pg_sys::ShareUpdateExclusiveLock as pg_sys::LOCKMODE) };
 }
 
 /// Locks one part of the object, which nothing but the provider of that part locks, until the end of the transaction.

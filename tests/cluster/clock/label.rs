@@ -107,7 +107,7 @@ fn mark_waits_for_the_label_smoke() {
     let (text, _) = label(&mut client);
     let mark_ms = high_water::mark_ms(&server);
     let mut holder = server.client();
-    execute(&mut holder, "BEGIN; LOCK TABLE pg_shseclabel IN SHARE UPDATE EXCLUSIVE MODE");
+    execute(&mut holder, "BEGIN; LOCK TABLE pg_shseclabel IN SHARE MODE");
     let mut observer = server.client();
     std::thread::scope(|scope| {
         let observing = scope.spawn(|| take_ahead(&mut observer));
@@ -124,6 +124,23 @@ fn mark_waits_for_the_label_smoke() {
     assert_eq!(unknown_to_standbys(&server), (false, 0));
 }
 
+/// VACUUM waits for a reader of the catalog, which any role can be.
+#[test]
+fn label_is_written_beside_a_vacuum_that_waits() {
+    let server = builder().start_with_extension();
+    let [mut client, mut reader, mut vacuum] = [server.client(), server.client(), server.client()];
+    execute(&mut client, "SELECT snowflake_next()");
+    wait_for_end_of_worker(&server, &mut client);
+    execute(&mut reader, "BEGIN; DECLARE c CURSOR FOR TABLE pg_shseclabel; FETCH c");
+    std::thread::scope(|scope| {
+        scope.spawn(|| execute(&mut vacuum, "VACUUM (FREEZE) pg_shseclabel"));
+        wait_for_one(&server, "VACUUM to wait for the reader", "pg_stat_activity WHERE wait_event = 'BufferPin'");
+        take_ahead(&mut client);
+        execute(&mut reader, "COMMIT");
+    });
+    assert_eq!(unknown_to_standbys(&server), (false, 0));
+}
+
 /// The worker waits for a lock or is terminated. Once it can write the label, the check is ok again.
 #[test]
 fn ids_continue_while_the_label_worker_is_blocked_or_terminated() {
@@ -132,7 +149,7 @@ fn ids_continue_while_the_label_worker_is_blocked_or_terminated() {
     execute(&mut client, "SELECT snowflake_next()");
     assert_eq!(unknown_to_standbys(&server), (false, 0));
     let mut holder = server.client();
-    execute(&mut holder, "BEGIN; LOCK TABLE pg_shseclabel IN SHARE UPDATE EXCLUSIVE MODE");
+    execute(&mut holder, "BEGIN; LOCK TABLE pg_shseclabel IN SHARE MODE");
     let draw_until = |client: &mut Client, what: &str, behind: bool| {
         server.wait_for(PATIENCE, what, || {
             execute(client, "SELECT count(*) FROM snowflake_next_many(1000)");

@@ -161,7 +161,7 @@ fn promoted_standby_repeats_no_id_of_a_prepared_transaction() {
         let primary = primary();
         let standby = standby_of(&primary, Behind::Minute);
         let mut holder = primary.client();
-        execute(&mut holder, "BEGIN; LOCK TABLE pg_shseclabel IN SHARE UPDATE EXCLUSIVE MODE");
+        execute(&mut holder, "BEGIN; LOCK TABLE pg_shseclabel IN SHARE MODE");
         primary.execute("INSERT INTO t DEFAULT VALUES");
         primary.clock().set_offset_ms(60 * SECOND_MS + LATER_MS);
         let mut client = primary.client();
@@ -228,7 +228,7 @@ fn backup_whose_first_start_cannot_write_the_file_repeats_no_id() {
 
     // The next label is not written.
     let mut holder = primary.client();
-    execute(&mut holder, "BEGIN; LOCK TABLE pg_shseclabel IN SHARE UPDATE EXCLUSIVE MODE");
+    execute(&mut holder, "BEGIN; LOCK TABLE pg_shseclabel IN SHARE MODE");
     set_clock_ms(copied_ms - 3 * SECOND_MS / 2);
     insert(&mut primary.client(), 10);
     assert!(high_water::mark_ms(&primary) > copied_ms + SECOND_MS, "the mark has moved");

@@ -106,7 +106,7 @@ fn label_of_a_cancelled_draw_under_a_wrong_clock_is_taken_back() {
         let (before_ms, mark_before_ms) = (label_ms(&mut dba), mark_ms(&server));
 
         let mut holder = server.client();
-        execute(&mut holder, "BEGIN; LOCK TABLE pg_shseclabel IN SHARE UPDATE EXCLUSIVE MODE");
+        execute(&mut holder, "BEGIN; LOCK TABLE pg_shseclabel IN SHARE MODE");
         server.clock().set_offset_ms(YEAR_MS);
         let mut client = server.client();
         let pid = backend_pid(&mut client);
@@ -141,7 +141,7 @@ fn cancelled_first_draw_under_a_wrong_clock_leaves_nothing_and_starts_one_worker
     let server = builder().start_with_extension();
     let mut dba = server.client();
     let mut holder = server.client();
-    execute(&mut holder, "BEGIN; LOCK TABLE pg_shseclabel IN SHARE UPDATE EXCLUSIVE MODE");
+    execute(&mut holder, "BEGIN; LOCK TABLE pg_shseclabel IN SHARE MODE");
     server.clock().set_offset_ms(YEAR_MS);
     let mut client = server.client();
     let pid = backend_pid(&mut client);

@@ -4,7 +4,7 @@
 //! id has replayed a label past it, whatever the clocks showed.
 
 use super::Target;
-use crate::sync::{AtomicBool, AtomicI64, Ordering};
+use crate::sync::{AtomicI64, Ordering};
 use std::fmt;
 use std::time::Duration;
 
@@ -152,8 +152,8 @@ pub const RETRY: Duration = Duration::from_secs(1);
 pub struct LabelWorker {
     /// When the worker was requested; negative once that request has failed; 0 if none is pending.
     requested_us: AtomicI64,
-    /// The last worker did not write the label, and none has since.
-    is_failing: AtomicBool,
+    /// Since when no worker has written the label, the first of which has failed then; 0 if none has failed.
+    failing_since_us: AtomicI64,
 }
 
 impl LabelWorker {
@@ -167,29 +167,36 @@ impl LabelWorker {
             && self.requested_us.compare_exchange(requested_us, now_us, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// True if the mark may pass the label, because the last worker has failed and none is pending, or the caller has
-    /// waited for that one long enough.
-    pub fn is_given_up(&self, now_us: i64, has_waited: bool) -> bool {
+    /// True if the mark may pass the label for a caller that has waited so long, because workers fail: a worker that is pending
+    /// has had a moment; or none is pending, and the caller has waited, or they have failed for long. Not after one failure:
+    /// other processes can have used up the slots of workers just now.
+    pub fn is_given_up(&self, now_us: i64, waited_us: i64) -> bool {
+        let (moment_us, long_us) = (RETRY.as_micros() as i64, PATIENCE.as_micros() as i64);
         // Acquire, and before the failure is read: of a worker that has succeeded after a failure, a process sees either the
         // request or that there is no failure any more.
         let requested_us = self.requested_us.load(Ordering::Acquire);
-        let is_pending = requested_us > 0 && now_us - requested_us < PATIENCE.as_micros() as i64;
-        (has_waited || !is_pending) && self.is_failing.load(Ordering::Relaxed)
+        let pending_us = Some(now_us - requested_us).filter(|pending_us| requested_us > 0 && *pending_us < long_us);
+        let failing_since_us = self.failing_since_us.load(Ordering::Relaxed);
+        let is_over = match pending_us {
+            Some(pending_us) => waited_us >= long_us || waited_us >= moment_us && pending_us >= moment_us,
+            None => waited_us >= moment_us || now_us - failing_since_us >= long_us,
+        };
+        failing_since_us != 0 && is_over
     }
 
     pub fn succeed(&self) {
-        self.is_failing.store(false, Ordering::Relaxed);
+        self.failing_since_us.store(0, Ordering::Relaxed);
         // Release, and last: see `is_given_up`.
         self.requested_us.store(0, Ordering::Release);
     }
 
     pub fn fail(&self, now_us: i64) {
         self.requested_us.store(-now_us, Ordering::Relaxed);
-        self.time_out();
+        self.time_out(now_us);
     }
 
     /// A caller has waited for the worker in vain. It is pending still.
-    pub fn time_out(&self) {
-        self.is_failing.store(true, Ordering::Relaxed);
+    pub fn time_out(&self, now_us: i64) {
+        let _ = self.failing_since_us.compare_exchange(0, now_us, Ordering::Relaxed, Ordering::Relaxed);
     }
 }

@@ -38,11 +38,10 @@ pub(super) fn wait_for<P: Port>(port: &P, mark_ms: i64) -> Result<bool, P::Error
         request(port, mark_ms, || ());
         let now_us = port.boot_us();
         if now_us - began_us >= PATIENCE.as_micros() as i64 {
-            label.worker.time_out();
+            label.worker.time_out(now_us);
         }
         let is_late = !label.reach.reaches(mark_ms);
-        // The failure may be an old one: the worker that was requested now gets a moment.
-        let is_given_up = label.worker.is_given_up(now_us, now_us - began_us >= RETRY.as_micros() as i64);
+        let is_given_up = label.worker.is_given_up(now_us, now_us - began_us);
         if is_late && !is_given_up {
             port.wait(WaitFor::Label, RETRY);
         }

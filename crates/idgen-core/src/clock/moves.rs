@@ -102,7 +102,7 @@ pub fn move_if_due<P: Port>(port: &P, limit_ms: i64) {
     }
     let target = Target::past(limit_ms, port.drift_and_window_ms().1);
     let label = &state.label;
-    let may_move = || label.reach.reaches(target.mark_ms) || label.worker.is_given_up(port.boot_us(), false);
+    let may_move = || label.reach.reaches(target.mark_ms) || label.worker.is_given_up(port.boot_us(), 0);
     if !label.reach.reaches(target.mark_ms) {
         labelling::request(port, target.mark_ms, || {
             port.try_file(|written| drop(allow_label(port, written, target.mark_ms)));

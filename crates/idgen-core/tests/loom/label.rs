@@ -1,7 +1,7 @@
 //! The label in WAL: the mark that it bounds, and the worker that writes it.
 
 use super::spawn;
-use idgen_core::clock::label::{LabelReach, LabelWorker, Labels, NextLabel, RETRY};
+use idgen_core::clock::label::{LabelReach, LabelWorker, Labels, NextLabel, PATIENCE};
 use loom::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use loom::sync::{Arc, Mutex};
 
@@ -123,11 +123,11 @@ fn worker_that_succeeds_after_a_failure_is_not_given_up() {
     loom::model(|| {
         let worker = Arc::new(LabelWorker::default());
         worker.fail(1);
-        let now_us = 1 + RETRY.as_micros() as i64;
-        assert!(worker.is_given_up(now_us, false));
+        let now_us = 1 + PATIENCE.as_micros() as i64;
+        assert!(worker.is_given_up(now_us, 0));
         assert!(worker.request(now_us));
         let success = spawn(&worker, LabelWorker::succeed);
-        assert!(!worker.is_given_up(now_us, false));
+        assert!(!worker.is_given_up(now_us, 0));
         success.join().unwrap();
     });
 }

@@ -19,22 +19,26 @@ fn worker_is_requested_again_when_it_is_late_and_soon_after_a_failure() {
 }
 
 #[test]
-fn worker_is_given_up_after_a_failure_unless_another_one_is_pending() {
+fn worker_is_given_up_if_it_fails_for_long_or_the_caller_has_waited() {
     let worker = LabelWorker::default();
-    assert!(!worker.is_given_up(10, true), "it has not failed");
+    assert!(!worker.is_given_up(10, PATIENCE_US), "it has not failed");
     worker.fail(10);
-    assert!(worker.is_given_up(11, false));
-    let requested_us = 10 + RETRY_US;
+    assert!(!worker.is_given_up(10 + PATIENCE_US - 1, 0), "the next one may find a slot");
+    assert!(worker.is_given_up(11, RETRY_US), "the caller has waited");
+    worker.fail(11 + RETRY_US);
+    assert!(worker.is_given_up(10 + PATIENCE_US, 0), "they fail since the first");
+    let requested_us = 10 + PATIENCE_US;
     assert!(worker.request(requested_us));
-    assert!(!worker.is_given_up(requested_us + PATIENCE_US - 1, false));
-    assert!(worker.is_given_up(requested_us + PATIENCE_US, false));
-    assert!(worker.is_given_up(requested_us, true), "the caller has waited");
+    assert!(!worker.is_given_up(requested_us + PATIENCE_US - 1, 0), "one is pending");
+    assert!(worker.is_given_up(requested_us + PATIENCE_US, 0), "for too long");
+    assert!(!worker.is_given_up(requested_us + RETRY_US - 1, RETRY_US), "it gets a moment");
+    assert!(worker.is_given_up(requested_us + RETRY_US, RETRY_US));
     worker.succeed();
-    assert!(!worker.is_given_up(requested_us, true));
+    assert!(!worker.is_given_up(requested_us + PATIENCE_US, RETRY_US));
     assert!(worker.request(requested_us));
-    worker.time_out();
-    assert!(!worker.is_given_up(requested_us + 1, false), "it is pending still");
-    assert!(worker.is_given_up(requested_us + 1, true));
+    worker.time_out(requested_us + 1);
+    assert!(!worker.is_given_up(requested_us + 2, 0), "it is pending still");
+    assert!(worker.is_given_up(requested_us + RETRY_US, RETRY_US));
 }
 
 #[test]
