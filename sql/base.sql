@@ -1,4 +1,6 @@
--- What all rooms need. The library reads rows of the tables as those of a heap.
+-- What all rooms need. The library reads rows of the tables as those of a heap, and finds them by the index of the replica
+-- identity. Keys of text sort by their bytes there, as they cannot in a primary key: an index that sorts by the rules of the
+-- operating system passes rows over on another one, such as a standby with a later release.
 SET LOCAL default_table_access_method = heap;
 
 -- Without IF NOT EXISTS: another role may own an existing schema of this name.

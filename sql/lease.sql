@@ -1,6 +1,6 @@
 -- Definitions of leases.
 CREATE TABLE idgen.lease_definition (
-    name text PRIMARY KEY
+    name text NOT NULL
         CHECK (pg_catalog.octet_length(name) BETWEEN 1 AND 255),
     slots int NOT NULL CHECK (slots >= 1 AND slots <= 65536),
     ttl interval NOT NULL CHECK (ttl > '0 seconds'),
@@ -8,6 +8,8 @@ CREATE TABLE idgen.lease_definition (
     owner regrole NOT NULL,
     notify boolean NOT NULL DEFAULT false
 );
+CREATE UNIQUE INDEX lease_definition_key ON idgen.lease_definition (name text_pattern_ops);
+ALTER TABLE idgen.lease_definition REPLICA IDENTITY USING INDEX lease_definition_key;
 COMMENT ON TABLE idgen.lease_definition IS 'definitions of leases';
 COMMENT ON COLUMN idgen.lease_definition.name IS 'name, 1 to 255 bytes';
 COMMENT ON COLUMN idgen.lease_definition.slots IS 'how many holders it can have at once';
@@ -48,9 +50,10 @@ CREATE TABLE idgen.lease (
     clock text NOT NULL,
     revoked boolean NOT NULL,
     session bigint,
-    session_key bigint,
-    PRIMARY KEY (name, slot)
+    session_key bigint
 ) WITH (fillfactor = 50); -- free space on each page, so that updates are HOT
+CREATE UNIQUE INDEX lease_key ON idgen.lease (name text_pattern_ops, slot);
+ALTER TABLE idgen.lease REPLICA IDENTITY USING INDEX lease_key;
 COMMENT ON TABLE idgen.lease IS 'slots of leases and their terms; shown by the view idgen.leases';
 COMMENT ON COLUMN idgen.lease.name IS 'name of the lease';
 COMMENT ON COLUMN idgen.lease.slot IS 'number of the slot';

@@ -13,9 +13,10 @@ CREATE TABLE idgen.public_key (
                AND coalesce(pg_catalog.array_ndims(users), 1) = 1),
     created timestamptz NOT NULL DEFAULT pg_catalog.now(),
     retired timestamptz,
-    PRIMARY KEY (prefix, version),
     CHECK ((secret IS NULL) = (retired IS NOT NULL))
 );
+CREATE UNIQUE INDEX public_key_key ON idgen.public_key (prefix text_pattern_ops, version);
+ALTER TABLE idgen.public_key REPLICA IDENTITY USING INDEX public_key_key;
 COMMENT ON TABLE idgen.public_key IS 'keys of public ids: one row for each key of a prefix';
 COMMENT ON COLUMN idgen.public_key.prefix IS 'what the texts begin with, before an underscore';
 COMMENT ON COLUMN idgen.public_key.version IS 'number of the key; the highest one makes texts';
@@ -34,7 +35,7 @@ GRANT SELECT, INSERT ON idgen.public_key TO pg_database_owner;
 -- ANALYZE would keep secrets that are retired or dropped.
 ALTER TABLE idgen.public_key ALTER COLUMN secret SET STATISTICS 0;
 
-CREATE UNIQUE INDEX public_key_one_short ON idgen.public_key (prefix) WHERE form = 'short';
+CREATE UNIQUE INDEX public_key_one_short ON idgen.public_key (prefix text_pattern_ops) WHERE form = 'short';
 
 -- As for segments, a dump gives the keys of a dropped role to the owner of the database, and omits its grants.
 SELECT pg_catalog.pg_extension_config_dump('idgen.public_key', $condition$WHERE false UNION ALL

@@ -1,7 +1,7 @@
 -- Segments, one row for each tag. The constraints refuse rows that no values can come from, also in a restore. The trigger sets
 -- creation, version and the two transaction ids, and refuses a lower max_id.
 CREATE TABLE idgen.segment (
-    tag text PRIMARY KEY
+    tag text NOT NULL
         CHECK (pg_catalog.octet_length(tag) BETWEEN 1 AND 255),
     max_id bigint NOT NULL DEFAULT 0 CHECK (max_id >= (-1)),
     step bigint NOT NULL DEFAULT 1000,
@@ -29,6 +29,8 @@ CREATE TABLE idgen.segment (
     CHECK (max_id <= upper_bound),
     CHECK (server IS NOT NULL OR reserve IS NULL)
 ) WITH (fillfactor = 50); -- room for updated rows, so that a refill touches no index
+CREATE UNIQUE INDEX segment_key ON idgen.segment (tag text_pattern_ops);
+ALTER TABLE idgen.segment REPLICA IDENTITY USING INDEX segment_key;
 COMMENT ON TABLE idgen.segment IS
     'segments: one row for each tag, with the highest value that any server may have handed out';
 COMMENT ON COLUMN idgen.segment.tag IS 'name of the segment, 1 to 255 bytes';
@@ -98,9 +100,10 @@ CREATE TABLE idgen.segment_server (
     reported_at timestamptz NOT NULL,
     -- Not in use: a dump of an earlier version has these columns.
     first_id bigint,
-    last_id bigint,
-    PRIMARY KEY (tag, server)
+    last_id bigint
 ) WITH (fillfactor = 50); -- as for idgen.segment
+CREATE UNIQUE INDEX segment_server_key ON idgen.segment_server (tag text_pattern_ops, server);
+ALTER TABLE idgen.segment_server REPLICA IDENTITY USING INDEX segment_server_key;
 COMMENT ON TABLE idgen.segment_server IS 'at a coordinator: servers that are attached to its segments';
 COMMENT ON COLUMN idgen.segment_server.tag IS 'segment that the server draws from';
 COMMENT ON COLUMN idgen.segment_server.server IS 'number of the attached server';

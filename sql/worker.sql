@@ -1,5 +1,5 @@
 CREATE TABLE idgen.worker_pool (
-    name text PRIMARY KEY
+    name text NOT NULL
         CHECK (pg_catalog.octet_length(name) BETWEEN 1 AND 255),
     first int NOT NULL CHECK (first >= 0),
     count int NOT NULL CHECK (count >= 1 AND count <= 65536),
@@ -7,6 +7,8 @@ CREATE TABLE idgen.worker_pool (
     owner regrole NOT NULL,
     CHECK (first <= 65536 - count)
 );
+CREATE UNIQUE INDEX worker_pool_key ON idgen.worker_pool (name text_pattern_ops);
+ALTER TABLE idgen.worker_pool REPLICA IDENTITY USING INDEX worker_pool_key;
 COMMENT ON TABLE idgen.worker_pool IS 'pools of worker ids';
 COMMENT ON COLUMN idgen.worker_pool.name IS 'name, 1 to 255 bytes';
 COMMENT ON COLUMN idgen.worker_pool.first IS 'lowest worker id';
@@ -34,9 +36,10 @@ CREATE TABLE idgen.worker_id (
     acquired_at timestamptz,
     not_before timestamptz NOT NULL DEFAULT '-infinity',
     not_after timestamptz NOT NULL DEFAULT '-infinity',
-    epoch int NOT NULL DEFAULT 0,
-    PRIMARY KEY (pool, worker_id)
+    epoch int NOT NULL DEFAULT 0
 );
+CREATE UNIQUE INDEX worker_id_key ON idgen.worker_id (pool text_pattern_ops, worker_id);
+ALTER TABLE idgen.worker_id REPLICA IDENTITY USING INDEX worker_id_key;
 COMMENT ON TABLE idgen.worker_id IS 'worker ids of pools, and id times of their holders; shown by the view idgen.workers';
 COMMENT ON COLUMN idgen.worker_id.pool IS 'name of the pool';
 COMMENT ON COLUMN idgen.worker_id.worker_id IS 'the worker id';
@@ -54,13 +57,13 @@ GRANT SELECT, INSERT ON idgen.worker_id TO pg_database_owner;
 
 -- To find a token, the worker id to grant next, and the last one of an owner, without reading a pool. An owner can be longer
 -- than an index allows.
-CREATE UNIQUE INDEX worker_id_token ON idgen.worker_id (pool, token) WHERE token IS NOT NULL;
+CREATE UNIQUE INDEX worker_id_token ON idgen.worker_id (pool text_pattern_ops, token) WHERE token IS NOT NULL;
 
-CREATE INDEX worker_id_ended ON idgen.worker_id (pool, not_after, worker_id) WHERE token IS NULL;
+CREATE INDEX worker_id_ended ON idgen.worker_id (pool text_pattern_ops, not_after, worker_id) WHERE token IS NULL;
 
-CREATE INDEX worker_id_held ON idgen.worker_id (pool, not_after, worker_id) WHERE token IS NOT NULL;
+CREATE INDEX worker_id_held ON idgen.worker_id (pool text_pattern_ops, not_after, worker_id) WHERE token IS NOT NULL;
 
-CREATE INDEX worker_id_owner ON idgen.worker_id (pool, pg_catalog.hashtext(owner), not_after) WHERE owner IS NOT NULL;
+CREATE INDEX worker_id_owner ON idgen.worker_id (pool text_pattern_ops, pg_catalog.hashtext(owner), not_after) WHERE owner IS NOT NULL;
 
 -- The server that restores it has no holders.
 SELECT pg_catalog.pg_extension_config_dump('idgen.worker_id', $condition$WHERE false UNION ALL

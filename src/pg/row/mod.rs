@@ -1,4 +1,4 @@
-//! Rows of a table of the extension, reached without SQL: found by the primary key, locked in one version, and written. As
+//! Rows of a table of the extension, reached without SQL: found by their key, locked in one version, and written. As
 //! PostgreSQL does for its catalogs, and where logical replication applies a row: a statement would cost several times as much,
 //! and would lock the newest version of a row where the caller has decided on an older one.
 //!
@@ -21,10 +21,10 @@ use scan::NO_VERSION;
 pub use scan::{Key, LatestRows, Row, Version};
 pub use write::{Locked, NewValue, Wait};
 
-/// A table whose rows are reached by their primary key.
+/// A table whose rows are reached by their key: that of the index of its replica identity.
 pub struct RowTable<const N: usize> {
     table: &'static ExtensionTable,
-    /// Names by which callers count columns. Those of the primary key come first, in its order.
+    /// Names by which callers count columns. Those of the key come first, in its order.
     columns: [&'static CStr; N],
     /// The numbers of the columns in the table of this OID, with this many columns.
     known: Mutex<(pg_sys::Oid, i16, [i16; N])>,
@@ -87,7 +87,8 @@ impl<const N: usize> RowTable<N> {
         // SAFETY: the table is locked by the caller, and closed after its last use.
         unsafe {
             let relation = pg_sys::table_open(table, pg_sys::NoLock as i32);
-            let (index, numbers) = (primary_key(relation), self.numbers(relation));
+            // By default it is the primary key, which the tables of earlier versions have.
+            let (index, numbers) = (pg_sys::RelationGetReplicaIndex(relation), self.numbers(relation));
             let rows = Rows { relation, last: &self.last, index, numbers };
             let result = work(&rows);
             pg_sys::table_close(relation, pg_sys::NoLock as i32);
@@ -117,18 +118,6 @@ impl<const N: usize> RowTable<N> {
     }
 }
 
-/// # Safety
-/// The relation is open.
-unsafe fn primary_key(relation: pg_sys::Relation) -> pg_sys::Oid {
-    // SAFETY: by the above.
-    unsafe {
-        #[cfg(not(any(feature = "pg18", feature = "pg19")))]
-        return pg_sys::RelationGetPrimaryKeyIndex(relation);
-        #[cfg(any(feature = "pg18", feature = "pg19"))]
-        return pg_sys::RelationGetPrimaryKeyIndex(relation, false);
-    }
-}
-
 impl<const N: usize> Rows<N> {
     /// A superuser can change a table of the extension.
     fn require_plain(&self) {
@@ -149,8 +138,8 @@ impl<const N: usize> Rows<N> {
 errors! {
     fn changed_table(table: &str) {
         ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "table \"{table}\" of extension idgen was changed";
-        detail: "It has a trigger, a check, a generated column, another access method, or no primary key. idgen writes its \
-            rows without SQL.";
+        detail: "It has a trigger, a check, a generated column, another access method, or another replica identity. idgen \
+            writes its rows without SQL.";
         hint: "Undo that. To observe leases, define them with notify => true.";
     }
 

@@ -1,10 +1,10 @@
-//! Finding rows by the primary key, and their values.
+//! Finding rows by their key, and their values.
 
 use super::super::datum::Text;
 use super::{Rows, heap, unreadable};
 use pgrx::prelude::*;
 
-/// A condition on a column of the primary key. A key has one for each of its first columns.
+/// A condition on a column of the key. A key has one for each of its first columns.
 #[derive(Clone, Copy)]
 pub enum Key<'a> {
     Text(&'a str),
@@ -77,7 +77,7 @@ impl<const N: usize> Rows<N> {
     ) -> Option<R> {
         let mut filled: [pg_sys::ScanKeyData; 2] = Default::default();
         let filled = &mut filled[..key.len()];
-        // SAFETY: the relation is open and a heap, and the columns of its primary key have these types. `keys` outlives the
+        // SAFETY: the relation is open and a heap, and the columns of its key have these types. `keys` outlives the
         // scan. The scan returns tuples of pinned pages, which the next call releases; `read` keeps no reference to them.
         // Without an index, the scan reads the table.
         unsafe {

@@ -117,7 +117,7 @@ fn view_of_one_name_reads_its_rows_by_index_smoke() {
     let mut client = cluster.client();
     for query in ["job 7", "servers"].map(|name| format!("SELECT * FROM idgen.leases WHERE name = '{name}'")) {
         let plan = plan(&mut client, &query);
-        assert!(plan.contains("lease_pkey") && !plan.contains("Seq Scan on lease"), "{query}:\n{plan}");
+        assert!(plan.contains("lease_key") && !plan.contains("Seq Scan on lease"), "{query}:\n{plan}");
         let ((), read) = rows_read(&mut client, "lease", |client| execute(client, &query));
         assert!(read > 0 && read < 50, "{query} reads {read} rows");
     }

@@ -2,7 +2,7 @@
 
 use idgen_testkit::lease::{acquire, take_if_free};
 use idgen_testkit::script::play;
-use idgen_testkit::sql::{execute, in_new_database};
+use idgen_testkit::sql::{column, execute, expect_error, in_new_database, value};
 
 use crate::{builder, scenario};
 
@@ -82,4 +82,48 @@ fn database_can_be_dropped_under_waiters_and_bound_leases() {
          new: SELECT count(*) FROM pg_locks JOIN pg_database ON database = pg_database.oid
              WHERE locktype = 'advisory' AND datname = 'shop' -> 0",
     );
+}
+
+/// What an index with another order would do: a search passes rows over.
+#[test]
+fn names_are_found_by_a_server_that_sorts_in_another_order() {
+    let cluster = builder().start_with_extension();
+    cluster.execute("CREATE DATABASE moved TEMPLATE template0 ENCODING UTF8 LOCALE_PROVIDER icu ICU_LOCALE 'en'");
+    let mut client = cluster.client_in("moved");
+    execute(&mut client, "CREATE EXTENSION idgen");
+    let names = ["a", "B", "c", "D", "e", "F", "a-b", "ab", "A_b"];
+    for name in names {
+        execute(
+            &mut client,
+            &format!(
+                "SELECT lease_acquire('{name}', '1 hour'), worker_pool_define('{name}', count => 1, ttl => '1 h')"
+            ),
+        );
+        execute(&mut client, &format!("SELECT worker_acquire('{name}')"));
+        execute(&mut client, &format!("SELECT segment_create('{name}')"));
+    }
+    drop(client);
+    cluster.execute(
+        "UPDATE pg_database SET datlocprovider = 'c', datcollate = 'C', datctype = 'C' WHERE datname = 'moved'",
+    );
+    let mut client = cluster.client_in("moved");
+    assert!(value::<bool>(&mut client, "SELECT 'a' > 'B'"), "the database has another order now");
+    for name in names {
+        let acquired = client.query(&format!("SELECT FROM lease_try_acquire('{name}')"), &[]).expect("an answer");
+        assert!(acquired.is_empty(), "\"{name}\" has two holders");
+        expect_error(&mut client, &format!("SELECT worker_acquire('{name}')"), "53400");
+        execute(&mut client, &format!("SELECT segment_next('{name}')"));
+    }
+}
+
+/// An index that sorts by the rules of the operating system is wrong on another one.
+#[test]
+fn no_index_depends_on_the_operating_system() {
+    let cluster = builder().start_with_extension();
+    let dependent =
+        "SELECT indexrelid::regclass::text FROM pg_index JOIN pg_depend ON objid = indrelid AND deptype = 'e'
+         WHERE refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idgen')
+           AND EXISTS (SELECT FROM unnest(indclass::oid[]) AS used JOIN pg_opclass AS class ON class.oid = used
+                       WHERE opcname = 'text_ops')";
+    assert_eq!(column::<String>(&mut cluster.client(), dependent), [""; 0]);
 }
