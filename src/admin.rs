@@ -23,7 +23,7 @@ fn reset_stats() {
     snowflake::status::reset();
     clock::reset();
     segment::status::reset();
-    lease::stats::reset();
+    lease::status::reset();
     worker::reset_counters();
     shmem::set_reset_time();
 }

@@ -3,7 +3,7 @@
 use super::definitions::KnownDefinition;
 use super::locks::{self, Precedence};
 use super::rows::{self, COLUMNS, LeaseRow, LockedRow, ROWS, slot_key};
-use super::stats::{self, COUNTERS};
+use super::status::{self, COUNTERS};
 use super::terms::{self, HeldTerm, Wanted};
 use super::{definitions, errors, pending, sweep};
 use crate::pg::advisory_lock::{AdvisoryLock, Limit, Mode, Scope, acquire_for_transaction};
@@ -51,12 +51,18 @@ impl Wanted<'_> {
     }
 
     pub fn end_statement(&self, name: &str, granted: &[HeldTerm]) {
-        if !self.is_own_statement {
-            errors::not_held_before_commit(name).warn();
-        } else if !xact::is_read_committed() {
-            // What comes next in this transaction would see what this statement saw before it waited.
-            xact::commit_with_statement();
-            pending::running().after_snapshot.extend(granted.iter().map(|term| term.token));
+        match self.is_own_statement {
+            true => xact::commit_with_statement(),
+            false => errors::not_held_before_commit(name).warn(),
+        }
+        let tokens = granted.iter().map(|term| term.token);
+        if xact::is_read_committed() {
+            // The rest of this statement sees what was there before it waited.
+            let command = xact::snapshot_command();
+            pending::running().after_snapshot.extend(tokens.map(|token| (token, command)));
+        } else if self.is_own_statement {
+            // So does all that is left of this transaction.
+            pending::running().after_snapshot.extend(tokens.map(|token| (token, pg_sys::CommandId::MAX)));
         }
     }
 
@@ -239,7 +245,7 @@ impl<'a> Attempt<'a> {
     fn lock(&self, slot: i32) -> Option<(&Term, LockedRow<'a>)> {
         let (term, version) = self.term(slot)?;
         let locked = self.rows.try_lock(*version)?;
-        stats::notify_expired(self.name, &locked.row());
+        status::notify_expired(self.name, &locked.row());
         Some((term, locked))
     }
 
@@ -249,7 +255,7 @@ impl<'a> Attempt<'a> {
         pending::require_durability();
         pending::record(|effects| effects.lock(term.token));
         pending::wake_at_end(name);
-        stats::notify_event(name, term.slot, "granted", term.owner.as_deref());
+        status::notify_event(name, term.slot, "granted", term.owner.as_deref());
         if let Some(key) = term.session_key {
             pending::bind(name, &term, key, self.definition.lock_delay_us);
         }

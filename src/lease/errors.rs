@@ -62,7 +62,7 @@ errors! {
         ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "cannot fence by lease \"{name}\" in the statement that has \
             acquired it";
         detail: "The statement's snapshot may not show what the last holder has written.";
-        hint: "Acquire the lease in a statement of its own, before the one that works under it; or use READ COMMITTED.";
+        hint: "Acquire the lease in a statement of its own, before the one that fences by it.";
     }
 
     fn no_boot_id(error: &std::io::Error) {

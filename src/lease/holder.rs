@@ -3,7 +3,7 @@
 
 use super::rows::column::{ROLE, TOKEN};
 use super::rows::{LeaseRow, ROWS, held, slot_key};
-use super::stats::{self, COUNTERS};
+use super::status::{self, COUNTERS};
 use super::terms::{By, HeldTerm, OneRow, Wanted, acts_as};
 use super::{errors, locks, pending};
 use crate::args;
@@ -119,7 +119,7 @@ pub fn release(name: &str, token: i64) -> Option<bool> {
         return Some(false);
     }
     pending::record(|effects| effects.release(token));
-    stats::notify_event(name, released.slot, "released", released.owner.as_deref());
+    status::notify_event(name, released.slot, "released", released.owner.as_deref());
     pending::wake_at_end(name);
     if is_first {
         pending::running().release_only = Some(xact::log_position());
@@ -130,7 +130,7 @@ pub fn release(name: &str, token: i64) -> Option<bool> {
 
 /// Lets the transaction commit only if the token is current, and delays take-overs until the transaction has ended.
 /// Raises what `lease_renew` raises, 40001 if the transaction's snapshot is older than the term, and 55000 in the statement
-/// that has acquired it, if the transaction has one snapshot.
+/// that has acquired it.
 #[pg_extern(sql = false)]
 fn lease_fence(name: Option<Text>, token: Option<i64>) {
     let (name, token) = checked(&name, token);
@@ -141,7 +141,7 @@ fn lease_fence(name: Option<Text>, token: Option<i64>) {
 pub fn fence(name: &str, token: i64) {
     let slot = lease::fence(&row_of(name, token), token).unwrap_or_else(|| raise_stale(name, token));
     crate::pg::crash_point!("lease: fenced");
-    if pending::running().after_snapshot.contains(&token) {
+    if pending::running().after_snapshot.get(&token).is_some_and(|last| xact::snapshot_command() <= *last) {
         errors::fenced_by_acquiring_statement(name).raise();
     }
     let is_it = |row: &LeaseRow| (row.value::<i64>(TOKEN) == token).then_some(());
@@ -193,7 +193,7 @@ fn raise_stale(name: &str, token: i64) -> ! {
     if let Some(role) = ROWS.read(|rows| rows.latest(|latest| latest.find(&[Key::Text(name)], foreign))) {
         errors::not_the_holders_role(name, &spi::role_name(role)).raise();
     }
-    errors::stale(name, token, stats::states_text(name)).raise()
+    errors::stale(name, token, status::states_text(name)).raise()
 }
 
 /// A trigger before writes of rows, or before statements, for TRUNCATE. Its arguments are the name of the lease, and

@@ -9,7 +9,7 @@ use crate::pg::shared_objects;
 use crate::shmem;
 
 mod acquire;
-mod checks;
+mod define;
 mod definitions;
 mod errors;
 mod holder;
@@ -17,18 +17,18 @@ mod locks;
 mod many;
 mod pending;
 mod rows;
-pub mod stats;
+pub mod status;
 mod sweep;
 mod terms;
 
-pub use checks::checks;
+pub use status::checks;
 
 /// While the postmaster preloads libraries.
 pub fn init() {
-    shmem::register(&[&terms::SLOTS, &locks::ENDED, &stats::COUNTERS, &locks::CONDITIONS, &sweep::SWEEPS]);
+    shmem::register(&[&terms::SLOTS, &locks::ENDED, &status::COUNTERS, &locks::CONDITIONS, &sweep::SWEEPS]);
     shared_objects::follow_owners_of(shared_objects::OwnedRows {
         exist: || rows::LEASE.find().is_some(),
         reassign: definitions::reassign,
-        drop: definitions::drop_owned,
+        drop: define::drop_owned,
     });
 }

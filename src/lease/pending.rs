@@ -28,8 +28,9 @@ pub struct Transaction {
     /// What the log has of the transaction, if that is a release and nothing else. If it ends like this, its commit does not wait
     /// for the disk: a crash that loses the release costs a wait for the end of the term, and never lets two hold it.
     pub release_only: Option<u64>,
-    /// Terms that it cannot fence by: its one snapshot may not show what the last holder has written.
-    pub after_snapshot: Vec<i64>,
+    /// Terms that it has begun, and up to which command its snapshots may not show what the last holder has written, so that it
+    /// cannot fence by them.
+    pub after_snapshot: HashMap<i64, pg_sys::CommandId>,
     /// Broadcast when the transaction has ended.
     conditions: Vec<&'static ConditionVariable>,
 }

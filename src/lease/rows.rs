@@ -163,35 +163,39 @@ pub fn have_changed(name: &str, slots: Key) -> bool {
     ROWS.read(|rows| rows.find_in_all(&[Key::Text(name), slots], has_changed)).is_some()
 }
 
-/// Waits for all other transactions that have begun a term of the lease. The wait is in the lock manager, which detects
-/// deadlocks.
+/// Waits for all other transactions that have begun a term of the lease, but not for those that begin one meanwhile: there may
+/// be no end of them. The wait is in the lock manager, which detects deadlocks.
 pub fn wait_for_grants(name: &str) {
-    while let Some((_, xid)) = find_uncommitted(name, |_| true) {
-        xact::wait_for_end_of(xid);
-    }
+    uncommitted(name).into_iter().for_each(|(_, xid)| xact::wait_for_end_of(xid));
 }
 
 /// A term that another session has acquired and not committed, in this slot or shared: its slot, and the process of the
 /// session.
 pub fn slot_and_process(name: &str, slot: i32) -> Option<(i32, i32)> {
-    let (slot, xid) = find_uncommitted(name, |granted| granted == slot || granted >= FIRST_SHARED)?;
+    let is_wanted = |(granted, _): &(i32, _)| *granted == slot || *granted >= FIRST_SHARED;
+    let (slot, xid) = uncommitted(name).into_iter().find(is_wanted)?;
     // SAFETY: the id of a transaction that was running. 0 if it has ended since.
     let process = unsafe { pg_sys::BackendXidGetPid(pg_sys::SubTransGetTopmostTransaction(xid)) };
     (process != 0).then_some((slot, process))
 }
 
-/// A slot that is wanted, and a running transaction of another session that has written a version of it with a token that was
-/// never committed. Renewals and releases keep the token.
-fn find_uncommitted(name: &str, is_wanted: impl Fn(i32) -> bool) -> Option<(i32, pg_sys::TransactionId)> {
+/// Slots, with the running transactions of other sessions that have written a version of them with a token that was never
+/// committed. Renewals and releases keep the token.
+fn uncommitted(name: &str) -> Vec<(i32, pg_sys::TransactionId)> {
     let key = [Key::Text(name)];
     let committed: Vec<i64> = ROWS.read(|rows| rows.latest(|latest| latest.all(&key, |row| row.value(TOKEN))));
-    let uncommitted = |row: &LeaseRow| {
+    let mut found = Vec::new();
+    let note = |row: &LeaseRow| {
         let xid = row.inserted_by()?;
         // SAFETY: the id of a transaction.
         let is_of_another =
             unsafe { !pg_sys::TransactionIdIsCurrentTransactionId(xid) && pg_sys::TransactionIdIsInProgress(xid) };
         let (slot, token) = (row.value(SLOT), row.value::<i64>(TOKEN));
-        (is_of_another && is_wanted(slot) && !committed.contains(&token)).then_some((slot, xid))
+        if is_of_another && !committed.contains(&token) {
+            found.push((slot, xid));
+        }
+        None::<()>
     };
-    ROWS.read(|rows| rows.find_in_all(&key, uncommitted))
+    ROWS.read(|rows| rows.find_in_all(&key, note));
+    found
 }

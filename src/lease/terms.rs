@@ -2,7 +2,7 @@
 
 use super::rows::column::*;
 use super::rows::{self, LEASE, LeaseRow, LeaseRows, LockedRow, ROWS, clock, clock_datum, slot_key};
-use super::{definitions, locks, pending, stats};
+use super::{definitions, locks, pending, status};
 use crate::pg::advisory_lock::{AdvisoryLock, LockKind, Mode, Scope};
 use crate::pg::datum::{self, Text, text_arg};
 use crate::pg::row::{Key, NewValue, Wait};
@@ -256,7 +256,9 @@ impl TermRow for OneRow<'_> {
     }
 
     fn update(&self, change: impl Fn(&HeldRow) -> Option<Change>) -> Option<HeldTerm> {
-        ROWS.write(|rows| self.with(rows, |key| rows.update(key, |row| self.changed(row, &change))))
+        // The lock delay of a revocation begins when the row is locked.
+        let is_revocation = matches!(self.by, By::Slot(_));
+        ROWS.write(|rows| self.with(rows, |key| rows.update(key, is_revocation, |row| self.changed(row, &change))))
     }
 
     fn delete_or_update(
@@ -276,7 +278,7 @@ impl TermRow for OneRow<'_> {
                         locked.delete();
                         Some(released)
                     }
-                    None => rows.update(key, |row| self.changed(row, &change)),
+                    None => rows.update(key, false, |row| self.changed(row, &change)),
                 }
             })
         })
@@ -343,7 +345,7 @@ fn find_slot(rows: &LeaseRows, name: &str, token: i64) -> Option<i32> {
 pub fn remove(name: &str, slot: i32, is_wanted: impl Fn(&LeaseRow) -> bool) -> bool {
     let removed = ROWS.write(|rows| {
         let locked = rows.lock(&slot_key(name, slot), Wait::Skip, is_wanted)?;
-        stats::notify_expired(name, &locked.row());
+        status::notify_expired(name, &locked.row());
         locked.delete();
         Some(())
     });

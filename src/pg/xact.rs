@@ -196,6 +196,13 @@ pub fn leave_serializable() {
     unsafe { ReleasePredicateLocks(false, false) };
 }
 
+/// The command whose statement runs: its snapshot shows what earlier commands of the transaction have written. Those of a
+/// function that the statement calls are later.
+pub fn snapshot_command() -> pg_sys::CommandId {
+    // SAFETY: a function that SQL has called has a snapshot.
+    unsafe { (*pg_sys::GetActiveSnapshot()).curcid }
+}
+
 /// True if each statement sees what was committed before it.
 pub fn is_read_committed() -> bool {
     // SAFETY: reads this process's own state.

@@ -61,22 +61,24 @@ impl<const N: usize> Rows<N> {
     }
 
     /// Updates the newest version of the first row of a key for which there is a change, beside those who share the key. A crash
-    /// may undo it. Waits for others who have locked it, and then asks for the change again: it may depend on the time.
+    /// may undo it. Waits for others who have locked it, and then asks for the change again: it may depend on the time. If it
+    /// must not be older than that by any chance, `locks_first` locks the row in any case.
     pub fn update<R, V: AsRef<[NewValue]>>(
         &self,
         key: &[Key],
+        locks_first: bool,
         change: impl Fn(&Row<N>) -> Option<(V, R)>,
     ) -> Option<R> {
         let found = |row: &Row<N>| {
             let (values, changed) = change(row)?;
             // SAFETY: a scan shows the row.
-            let is_free = unsafe { row.is_free() };
+            let is_free = !locks_first && unsafe { row.is_free() };
             Some((row.version(), is_free.then(|| self.modified(row.tuple, values.as_ref())), changed))
         };
         self.newest(key, found, |(version, free, changed)| {
             if let Some(tuple) = free {
                 // SAFETY: the relation is open, and a snapshot shows the version. Who has locked it since then is waited for:
-                // the change then stands as of before, as if its answer had taken so long.
+                // the change then stands as of before.
                 return unsafe { self.write(version, tuple) }.map(|()| changed);
             }
             let locked = self.lock_version(version, LockTupleNoKeyExclusive, Wait::Block)?;

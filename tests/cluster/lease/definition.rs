@@ -106,6 +106,43 @@ fn transaction_that_a_definition_waits_for_acquires_another_slot() {
     );
 }
 
+/// There may be no end of transactions that acquire the lease.
+#[test]
+fn definition_waits_for_no_transaction_that_begins_meanwhile() {
+    scenario(
+        "definer: SELECT lease_define('p', 3, '1 hour')
+         -- The slots have rows: a transaction that makes one keeps the others from it.
+         first: SELECT token FROM lease_acquire('p') -> $one
+         first: SELECT token FROM lease_acquire('p') -> $two
+         first: SELECT token FROM lease_acquire('p') -> $three
+         first: SELECT count(*) FROM lease_release_many('{p,p,p}', ARRAY[$one, $two, $three]) -> 3
+         first: BEGIN; SELECT lease_acquire('p')
+         definer waits for transactionid: SELECT lease_alter('p', ttl => '2 hours')
+         second: BEGIN; SELECT lease_acquire('p')
+         first: COMMIT
+         until: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND pid = $definer_pid -> 1
+         third: SELECT lease_try_acquire('p') -> nothing
+         second: COMMIT
+         definer ends",
+    );
+}
+
+/// Its holder may still renew it.
+#[test]
+fn fewer_slots_do_not_exclude_an_expired_holder_unasked() {
+    scenario(
+        "definer: SELECT lease_define('p', 2)
+         kept: SELECT slot FROM lease_acquire('p', ttl => '1 hour') -> 0
+         late: SELECT token FROM lease_acquire('p', ttl => '100 ms') -> $token
+         until: SELECT state FROM idgen.leases WHERE name = 'p' AND slot = 1 -> expired
+         definer: SELECT lease_alter('p', slots => 1) -> error 55006 Holders are in 1
+         definer: SELECT lease_define('p') -> error 55006
+         late: SELECT lease_renew('p', $token) IS NOT NULL -> t
+         late: SELECT lease_release('p', $token)
+         definer: SELECT lease_alter('p', slots => 1)",
+    );
+}
+
 /// A term of an open transaction cannot be revoked. The warning says who has it, and its hint frees the lease.
 #[test]
 fn revocation_names_the_process_of_an_uncommitted_grant() {

@@ -211,3 +211,22 @@ fn transaction_that_defines_a_name_acquires_it_before_the_waiters() {
          head ends",
     );
 }
+
+/// It does not see what others have written while it waited. The statements of a function do.
+#[test]
+fn statement_cannot_fence_by_a_lease_that_it_acquires() {
+    scenario(
+        "holder: CREATE TABLE t (n int); CREATE TABLE seen (n int); INSERT INTO t VALUES (1)
+         holder: CREATE FUNCTION work(token bigint) RETURNS void LANGUAGE plpgsql AS $$
+                 BEGIN PERFORM lease_fence('a', token); INSERT INTO seen SELECT n FROM t; END $$
+         holder: SELECT token FROM lease_acquire('a', '1 hour') -> $token
+         next waits for Extension: WITH acquired AS MATERIALIZED (SELECT token FROM lease_acquire('a', '1 hour')),
+             fenced AS MATERIALIZED (SELECT lease_fence('a', token) FROM acquired) INSERT INTO seen SELECT n FROM t, fenced
+         holder: BEGIN; SELECT lease_fence('a', $token); UPDATE t SET n = 41; COMMIT; SELECT lease_release('a', $token)
+         next ends -> error 55000 in the statement that has acquired it
+         next: SELECT work(token) FROM lease_acquire('a', '1 hour')
+         next: TABLE seen -> 41
+         next: SELECT token FROM lease_acquire('b') -> $other
+         next: SELECT lease_fence('b', $other)",
+    );
+}

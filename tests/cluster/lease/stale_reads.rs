@@ -177,3 +177,23 @@ fn acquisition_that_can_be_undone_warns() {
         execute(&mut client, "DELETE FROM idgen.lease");
     }
 }
+
+/// The grant is committed before its result is sent, so that no later statement can roll it back.
+#[test]
+fn lease_granted_in_a_pipeline_survives_a_later_error() {
+    let cluster = start();
+    for level in [&LEVELS[..], &["read committed"]].concat() {
+        let mut pipeline = Session::open(&cluster);
+        pipeline.execute_without_sync(&format!("SET default_transaction_isolation = '{level}'"));
+        pipeline.sync();
+        pipeline.execute_without_sync("SELECT token FROM lease_acquire('a', '1 hour')");
+        let (kind, body) = pipeline.read_to(b'C');
+        assert_eq!(kind, b'C', "{level}: {body}");
+        pipeline.execute_without_sync("SELECT 1 / 0");
+        assert_eq!(pipeline.read_to(b'C').0, b'E');
+        pipeline.sync();
+        let mut client = cluster.client();
+        assert!(value::<bool>(&mut client, "SELECT count(*) = 1 FROM idgen.leases WHERE state = 'held'"), "{level}");
+        execute(&mut client, "DELETE FROM idgen.lease");
+    }
+}

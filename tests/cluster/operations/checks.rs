@@ -236,6 +236,22 @@ fn session_that_waits_for_a_row_or_the_table_of_leases_fails_a_check() {
     }
 }
 
+/// It holds the lock of the queue until it ends.
+#[test]
+fn session_with_a_new_lease_that_waits_for_something_else_fails_no_check() {
+    let (cluster, [mut client, mut holder, mut waiter]) = builder().fake_clock().start_with_clients();
+    execute(&mut holder, "CREATE TABLE t (n int); INSERT INTO t VALUES (1)");
+    execute(&mut holder, "BEGIN; UPDATE t SET n = 2");
+    let pid = backend_pid(&mut waiter);
+    std::thread::scope(|scope| {
+        scope.spawn(|| execute(&mut waiter, "BEGIN; SELECT lease_acquire('x'); UPDATE t SET n = 3; COMMIT"));
+        wait_for_event(&cluster, pid, "transactionid");
+        cluster.clock().set_offset_ms(20_000);
+        assert_ok(&mut client, "leases");
+        execute(&mut holder, "COMMIT");
+    });
+}
+
 #[test]
 fn locked_table_fails_a_check_and_holds_none_up() {
     let (_cluster, [mut client, mut locker]) = builder().start_with_clients();

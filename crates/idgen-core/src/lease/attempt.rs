@@ -29,6 +29,15 @@ pub enum Decision {
 }
 
 impl Lease {
+    /// The slots of holders that a definition with so many slots has no room for. Also of expired terms, which their holders may
+    /// renew; not of shared ones, nor of holders that an earlier definition has excluded: both are outside of this one too.
+    pub fn excluded_by(&self, slots: i32) -> Vec<i32> {
+        let is_excluded = |term: &&Term| self.definition.has(term.slot) && term.slot >= slots && term.depth > 0;
+        let mut excluded: Vec<i32> = self.terms.iter().filter(is_excluded).map(|term| term.slot).collect();
+        excluded.sort_unstable();
+        excluded
+    }
+
     pub fn decide(&self, wants_shared: bool) -> Decision {
         // Terms of the other mode exclude this one.
         let others = self.terms.iter().filter(|term| term.is_shared() != wants_shared);

@@ -49,6 +49,16 @@ fn ends_before(terms: &[Term], definition: &LeaseDefinition, slot: i32, now: Now
 }
 
 #[test]
+fn fewer_slots_exclude_whoever_may_renew_a_slot() {
+    let shared = held(FIRST_SHARED, NOW.now_us + 1);
+    let terms =
+        [held(3, 0), shared, held(0, NOW.now_us + 1), free(2, 0), held(1, NOW.now_us + 1), held(5, NOW.now_us + 1)];
+    let lease = lease(&terms, &LeaseDefinition { slots: 4, ..LOCK }, NOW);
+    assert_eq!(lease.excluded_by(1), [1, 3]);
+    assert_eq!(lease.excluded_by(4), [0; 0]);
+}
+
+#[test]
 fn term_is_held_until_its_end() {
     assert_eq!(decide(&[held(0, NOW.now_us + 1)], &LOCK, NOW), Decision::Wait { until_us: Some(NOW.now_us + 1) });
     assert_eq!(decide(&[held(0, NOW.now_us)], &LOCK, NOW), take(&[0], true));
