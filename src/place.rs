@@ -72,9 +72,12 @@ fn begin_life() {
         written = recovery::replace_file(WAL_LOST, life.number.as_bytes());
         crate::pg::crash_point!("start: the loss of WAL is noted");
     }
-    if let Err(error) = written.and_then(|()| recovery::replace_file(PATH, life.to_string().as_bytes())) {
+    match written.and_then(|()| recovery::replace_file(PATH, life.to_string().as_bytes())) {
+        Ok(()) => {}
+        // A full disk must not turn the crash of a backend into an outage.
+        Err(error) if recorded.as_ref().is_some_and(|recorded| recorded.can_stay_for(&life)) => not_updated(&error),
         // The earlier number would vouch for the data, and a missing file for a new server.
-        error::place_not_written(PATH, &error).raise();
+        Err(error) => error::place_not_written(PATH, &error).raise(),
     }
     crate::pg::crash_point!("start: the place is written");
 }
@@ -90,8 +93,12 @@ fn at_exit(code: i32) {
         recovery::replace_file(PATH, life.to_string().as_bytes())
     });
     if let Err(error) = recorded {
-        log!("could not record the shutdown checkpoint in \"{PATH}\": {error}");
+        not_updated(&error);
     }
+}
+
+fn not_updated(error: &io::Error) {
+    log!("could not update \"{PATH}\": {error}");
 }
 
 /// What grants from this database. The same for this process from the first call on, which is not during recovery. Raises

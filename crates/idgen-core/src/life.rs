@@ -117,6 +117,13 @@ impl Life {
         (life, wal)
     }
 
+    /// True if a start may go on with this in the file in place of `next`: they differ in the checkpoint alone. An older
+    /// checkpoint makes no later start find a loss in error. It can hide the loss of what was written up to the next one. A
+    /// newer one, as before `pg_upgrade` resets WAL, would make the next start find a loss.
+    pub fn can_stay_for(&self, next: &Life) -> bool {
+        self.checkpoint <= next.checkpoint && Life { checkpoint: next.checkpoint, ..self.clone() } == *next
+    }
+
     /// True if another server has written the data, or writes them too, in the timeline in which this directory goes on.
     pub fn is_copied_to(&self, directory: &str) -> bool {
         self.directory.as_ref().is_some_and(|began| began != directory)
@@ -217,6 +224,23 @@ mod tests {
         assert_eq!(wal(&unsynced("earlier"), false, RECORDED), Wal::Lost);
         assert_eq!(wal(&unsynced("earlier"), true, RECORDED), Wal::Continued, "a clean stop came first");
         assert_eq!(wal(&unsynced("this"), false, RECORDED), Wal::Continued);
+    }
+
+    #[test]
+    fn start_needs_no_newer_checkpoint_in_the_file() {
+        let recorded = life(RECORDED);
+        assert!(recorded.can_stay_for(&life(RECORDED + 8)));
+        assert!(Life { checkpoint: None, ..life(0) }.can_stay_for(&recorded));
+        for next in [
+            Life { number: "0000000000000002r".to_owned(), ..life(RECORDED) },
+            Life { system: Some(8), ..life(RECORDED) },
+            Life { directory: Some("there".to_owned()), ..life(RECORDED) },
+            Life { unsynced_boot: Some("this".to_owned()), ..life(RECORDED) },
+            // In pg_upgrade, which then resets WAL.
+            Life { checkpoint: None, ..life(0) },
+        ] {
+            assert!(!recorded.can_stay_for(&next), "{next:?}");
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub fn identity(directory: &Directory) -> Identity {
     }
 }
 
-/// In the postmaster, before recovery, which removes the evidence. False if the file cannot be written: the start fails.
+/// In the postmaster, before recovery, which removes the evidence. False if the start fails, for want of the file.
 pub fn begin(process: &Process) -> bool {
     process.step();
     let recorded = process.server(|server| life(&server.directory));
@@ -55,7 +55,7 @@ pub fn begin(process: &Process) -> bool {
     if is_written {
         replace_file(process, FILE, next.to_string().into_bytes());
     }
-    is_written
+    is_written || recorded.is_some_and(|recorded| recorded.can_stay_for(&next))
 }
 
 /// In the postmaster, after the checkpoint of a clean stop.

@@ -70,6 +70,29 @@ fn assert_repeats_nothing_after(fsync: &str, lose: fn(&Cluster)) {
     assert_held(&mut client, "known");
 }
 
+/// A full disk, or whatever else keeps a file from being written, must not turn the crash of a backend into an outage.
+#[test]
+fn crash_of_a_backend_ends_no_server_that_cannot_record_its_checkpoint() {
+    let (cluster, [mut client, mut victim]) = builder().start_with_clients();
+    execute(&mut client, "CREATE TABLE t (id bigint); CHECKPOINT");
+    let path = cluster.data_dir().join("idgen_place");
+    let before = fs::read_to_string(&path).expect("the server has started");
+    let obstacle = path.with_extension("tmp");
+    fs::create_dir(&obstacle).expect("the data directory is writable");
+    cluster.kill9(value(&mut victim, "SELECT pg_backend_pid()"));
+    cluster.wait_until_ready();
+    assert!(cluster.log().contains("could not update \"idgen_place\""), "{}", cluster.log());
+    assert_eq!(fs::read_to_string(&path).expect("it is still there"), before);
+
+    // Nor does a later start find a loss in error.
+    cluster.restart_by(Stop::Immediate);
+    assert!(check(&mut cluster.client(), "wal").0);
+    fs::remove_dir(&obstacle).expect("an empty directory");
+    cluster.restart();
+    assert!(check(&mut cluster.client(), "wal").0);
+    assert_ne!(fs::read_to_string(&path).expect("a clean stop has written it"), before);
+}
+
 /// Restarts, crashes and switches of WAL are no loss; nor is what a standby or a copy follows.
 #[test]
 fn ordinary_starts_lose_no_wal() {
