@@ -55,8 +55,8 @@ COMMENT ON COLUMN idgen.worker_id.not_after IS
 COMMENT ON COLUMN idgen.worker_id.epoch IS 'epoch of the history in which it was granted: the token is current in no other';
 GRANT SELECT, INSERT ON idgen.worker_id TO pg_database_owner;
 
--- To find a token, the worker id to grant next, and the last one of an owner, without reading a pool. An owner can be longer
--- than an index allows.
+-- To find a token, the worker id to grant next, and the last one of an owner, without reading a pool. One that an earlier
+-- release has written can be longer than an index allows.
 CREATE UNIQUE INDEX worker_id_token ON idgen.worker_id (pool text_pattern_ops, token) WHERE token IS NOT NULL;
 
 CREATE INDEX worker_id_ended ON idgen.worker_id (pool text_pattern_ops, not_after, worker_id) WHERE token IS NULL;

@@ -5,11 +5,11 @@ use crate::error::first_of;
 use crate::pg::datum::{self, c_string, stored_len};
 use crate::pg::ereport::errors;
 use crate::pg::spi::{ExtensionTable, Query, text, user};
-use idgen_core::lock::{MAX_NAME_BYTES, NameHash, is_valid_name};
+use idgen_core::lock::{MAX_NAME_BYTES, MAX_OWNER_BYTES, NameHash, is_valid_name};
 use parking_lot::Mutex;
 use pgrx::datum::{DatumWithOid, Interval, TimestampWithTimeZone};
 use pgrx::pg_sys;
-use std::ops::RangeInclusive;
+use std::ops::{Deref, RangeInclusive};
 use std::time::Duration;
 
 errors! {
@@ -20,6 +20,11 @@ errors! {
     fn name_length(name: &str, bytes: usize) {
         ERRCODE_INVALID_PARAMETER_VALUE: "invalid name \"{name}\"";
         detail: "A name has 1 to {MAX_NAME_BYTES} bytes, and this has {bytes}.";
+    }
+
+    fn owner_length(bytes: usize) {
+        ERRCODE_INVALID_PARAMETER_VALUE: "owner is too long";
+        detail: "It has at most {MAX_OWNER_BYTES} bytes, and this has {bytes}.";
     }
 
     fn negative_count(count: i32) {
@@ -72,6 +77,14 @@ pub fn stored_name<'a>(text: Option<&'a str>, argument: &str) -> &'a str {
         name_length(name, bytes).raise();
     }
     name
+}
+
+/// What a holder calls itself. Errors show it to others, several of them at once, so it is limited.
+pub fn owner<T: Deref<Target = str>>(owner: Option<T>) -> Option<T> {
+    if let Some(bytes) = owner.as_deref().map(str::len).filter(|bytes| *bytes > MAX_OWNER_BYTES) {
+        owner_length(bytes).raise();
+    }
+    owner
 }
 
 /// The hash of a name. A call needs it several times, the next call is often for the same name, and hashing one costs as much as

@@ -16,7 +16,7 @@ use crate::pg::spi::{self, Query, text, value};
 use crate::pg::{recovery, system_clock};
 use crate::shmem::Part;
 use idgen_core::lease::{Availability, Now, Session, Term};
-use idgen_core::lock::NameHash;
+use idgen_core::lock::{MAX_OWNER_BYTES, NameHash};
 use pgrx::datum::DatumWithOid;
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
@@ -143,15 +143,14 @@ fn holder(row: &LeaseRow) -> String {
 
 const CHANNEL: &CStr = c"idgen_lease";
 
-/// A payload has less than 8,000 bytes. JSON escapes a character with at most 6 bytes, and a name has at most 255.
-const OWNER_CHARACTERS: usize = 1000;
-
 /// What has happened to a term: "granted", "released", "revoked" or "expired".
 pub fn notify_event(name: &str, slot: i32, event: &str, owner: Option<&str>) {
     if !definitions::of(name).notify {
         return;
     }
-    let owner = owner.map(|owner| owner.chars().take(OWNER_CHARACTERS).collect::<String>());
+    // A payload has less than 8,000 bytes. JSON escapes a character with at most 6 bytes, and a name has at most 255. An
+    // earlier release may have written a longer owner.
+    let owner = owner.map(|owner| owner.chars().take(MAX_OWNER_BYTES).collect::<String>());
     let [name, owner] = [Value::from(name), Value::from(owner)];
     notify(CHANNEL, &format!(r#"{{"name": {name}, "slot": {slot}, "event": "{event}", "owner": {owner}}}"#));
 }

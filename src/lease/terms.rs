@@ -40,7 +40,7 @@ impl Wanted<'_> {
             let ttl = pg_getarg::<Interval>(fcinfo, first);
             Self {
                 ttl_us: ttl.map(|ttl| args::ttl_us(ttl, settings::lease_ttl_limits_us())),
-                owner: text_arg(fcinfo, first + 1),
+                owner: args::owner(text_arg(fcinfo, first + 1)),
                 data: pg_getarg_datum(fcinfo, first + 2),
                 bind_session: args::required(pg_getarg::<bool>(fcinfo, modes), "bind_session"),
                 shared: args::required(pg_getarg::<bool>(fcinfo, modes + 1), "shared"),

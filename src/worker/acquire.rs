@@ -16,8 +16,8 @@ use pgrx::spi::SpiHeapTupleData;
 
 /// Acquires a worker id of a pool, and an interval of id time, as [`granting::acquire`]. `ttl` NULL: the pool's. `reached` is the
 /// latest time of the caller's ids and clock; NULL: this server's clock. Raises 22008 for an infinite `reached`, 22023 for a
-/// longer ttl than the pool's, 25001 in a transaction block, 42704 for an unknown pool, 53400 if no worker id is free, and 55000
-/// if the caller is too far ahead, or this database is a copy.
+/// longer ttl than the pool's and for an owner that is too long, 25001 in a transaction block, 42704 for an unknown pool, 53400
+/// if no worker id is free, and 55000 if the caller is too far ahead, or this database is a copy.
 #[pg_extern(sql = false)]
 fn worker_acquire(
     pool: Option<Text>,
@@ -28,7 +28,7 @@ fn worker_acquire(
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Composite<5> {
     let reached_us = reached.map(|reached| args::finite_us(reached, "reached"));
-    let name = args::name(pool.as_deref(), "pool");
+    let (name, owner) = (args::name(pool.as_deref(), "pool"), args::owner(owner));
     // SAFETY: the call's own fcinfo.
     unsafe { require_own_transaction(c"worker_acquire()", fcinfo) };
     let request = Request {
@@ -78,7 +78,7 @@ fn pick_text(locking: &str) -> String {
 fn condition_text(condition: Condition) -> &'static str {
     match condition {
         Condition::Preferred => "worker_id OPERATOR(pg_catalog.=) $6",
-        // By the hash of the owner, because an owner can be longer than an index allows.
+        // By the hash of the owner, because one of an earlier release can be longer than an index allows.
         Condition::Owned => {
             "pg_catalog.hashtext(owner) OPERATOR(pg_catalog.=) pg_catalog.hashtext($7) AND owner OPERATOR(pg_catalog.=) $7"
         }

@@ -174,20 +174,26 @@ fn expired_shared_term_is_told_when_its_row_is_deleted() {
 
 /// PostgreSQL limits a payload to 7,999 bytes.
 #[test]
-fn payload_is_json_and_a_long_owner_is_cut() {
+fn payload_is_json_and_an_owner_from_before_its_limit_is_cut() {
     let cluster = builder().start_with_extension();
     let (mut listener, mut client) = (Listener::of(&cluster), cluster.client());
     let name = "repeat(E'\\x01', 254) || '\"'";
-    let owner = "repeat(E'\\x02', 999) || 'ü\\' || repeat('x', 100000)";
+    let owner = "repeat(E'\\x02', 997) || 'ü\\'";
     execute(&mut client, &format!("SELECT lease_define({name}, notify => true)"));
     execute(&mut client, &format!("SELECT lease_acquire({name}, owner => {owner})"));
-    let payloads = listener.seen(&cluster);
-    let [payload] = &payloads[..] else { panic!("{} payloads", payloads.len()) };
-    let is_as_stored = format!(
-        "SELECT $1::text::jsonb = jsonb_build_object('name', {name}, 'slot', 0, 'event', 'granted', 'owner', left({owner}, 1000))"
-    );
-    let row = client.query_one(&is_as_stored, &[payload]).expect("the payload is JSON");
-    assert!(row.get::<_, bool>(0), "{payload}");
+    let mut assert_told = |event: &str, owner: &str| {
+        let payloads = listener.seen(&cluster);
+        let [payload] = &payloads[..] else { panic!("{} payloads", payloads.len()) };
+        let is_as_stored = format!(
+            "SELECT $1::text::jsonb = jsonb_build_object('name', {name}, 'slot', 0, 'event', '{event}', 'owner', {owner})"
+        );
+        let row = cluster.client().query_one(&is_as_stored, &[payload]).expect("the payload is JSON");
+        assert!(row.get::<_, bool>(0), "{payload}");
+    };
+    assert_told("granted", owner);
+    execute(&mut client, "UPDATE idgen.lease SET owner = repeat(E'\\x02', 999) || 'ü' || repeat('x', 100000)");
+    execute(&mut client, &format!("SELECT lease_revoke({name})"));
+    assert_told("revoked", "repeat(E'\\x02', 999) || 'ü'");
 }
 
 #[test]

@@ -67,6 +67,8 @@ CALL outcomes($$
     lease_acquire('a', '25 h')
     lease_acquire('a', '300000 years')
     lease_acquire('a', bind_session => NULL)
+    lease_acquire('a', owner => repeat('x', 1001))
+    lease_try_acquire_many('{a}', owner => repeat('ä', 501))
     lease_try_acquire('a', NULL)
     lease_try_acquire('a', '-1 s')
     lease_renew('a', NULL)

@@ -91,6 +91,8 @@ SELECT worker_acquire(NULL);
 \echo :SQLSTATE
 SELECT worker_acquire('ids', ttl => '1 ms');
 \echo :SQLSTATE
+SELECT worker_acquire('ids', owner => repeat('x', 1001));
+\echo :SQLSTATE
 SELECT worker_renew('ids', 1, now());
 \echo :SQLSTATE
 SELECT worker_renew('ids', NULL, now());
@@ -158,7 +160,7 @@ SELECT worker_id, state, owner FROM idgen.workers WHERE pool = 'order' ORDER BY 
 SELECT n, why, prefer, left(call.owner, 4) AS owner, worker_id
 FROM (VALUES (1, 'held, so the last one of the owner', 7, 'a'), (2, 'preferred, although it has expired', 2, NULL),
              (3, 'both ahead, so one that was never granted', 6, 'b'), (4, 'outside of the pool', 9, NULL),
-             (5, 'released for longest', NULL, repeat('x', 10000)), (6, 'expired', NULL, NULL),
+             (5, 'released for longest', NULL, repeat('x', 1000)), (6, 'expired', NULL, NULL),
              (7, 'ahead by the least', NULL, NULL), (8, 'ahead', 8, 'a')) AS call (n, why, prefer, owner),
      worker_acquire('order', call.owner, prefer => call.prefer);
 \set VERBOSITY terse

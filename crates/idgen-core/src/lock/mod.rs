@@ -7,6 +7,10 @@ pub mod registry;
 /// The longest name in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
 
+/// The longest name that the holder of a lease or a worker id gives itself, in bytes. A notification has room for it, and
+/// for most names of servers, which have the path of the data directory.
+pub const MAX_OWNER_BYTES: usize = 1000;
+
 /// The hash of a name. Never changes: two releases with different hashes would not exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NameHash {
