@@ -5,7 +5,8 @@ use super::file::{self, FileError};
 use super::state::{FILE, GENERATORS, STATE, State};
 use crate::pg::bgworker::{self, Worker};
 use crate::pg::latch::{ConditionVariable, WaitEvent};
-use crate::pg::{datum, recovery, session, shared_objects, spi, system_clock, xact};
+use crate::pg::spi::{self, Query};
+use crate::pg::{datum, recovery, session, shared_objects, system_clock, xact};
 use crate::{place, settings};
 use idgen_core::clock::label::{MarkLabel, NextLabel};
 use idgen_core::clock::port::{Event, HighWater, Port, WaitFor, Written};
@@ -180,11 +181,13 @@ pub fn at_exit(code: i32) {
     }
 }
 
+/// The commit of a prepared transaction can still bring ids that no one here has seen.
+static LAST_PREPARED: Query = Query::of_statistics("SELECT pg_catalog.max(prepared) FROM pg_catalog.pg_prepared_xacts");
+
 /// The evidence about the time before this start. In a transaction; without a label this runs a query.
 fn evidence() -> Evidence<'static> {
     let label = read_label();
-    // The commit of a prepared transaction can still bring ids that no one here has seen.
-    let read_prepared = || spi::read_one("SELECT pg_catalog.max(prepared) FROM pg_catalog.pg_prepared_xacts");
+    let read_prepared = || LAST_PREPARED.read_latest(&[], |row| spi::optional(row, 1)).pop().flatten();
     let prepared: Option<TimestampWithTimeZone> = if label.is_none() { read_prepared() } else { None };
     Evidence {
         wall_ms: system_clock::wall_ms(),

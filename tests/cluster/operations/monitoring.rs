@@ -42,6 +42,8 @@ fn ordinary_role_needs_no_privilege_on_statistics_smoke() {
         &mut dba,
         "REVOKE EXECUTE ON FUNCTION pg_prepared_xact(), pg_lock_status(), pg_stat_get_activity(int) FROM PUBLIC",
     );
+    // The first draw looks for prepared transactions.
+    execute(&mut cluster.client_as("postgres", "app"), "SELECT snowflake_next()");
     execute(&mut dba, "BEGIN");
     let prepared: i64 = value(&mut dba, "SELECT snowflake_next()");
     execute(&mut dba, "PREPARE TRANSACTION 'p'");
