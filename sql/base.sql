@@ -1,7 +1,9 @@
--- What all rooms need. The library reads rows of the tables as those of a heap, and finds them by the index of the replica
--- identity. Keys of text sort by their bytes there, as they cannot in a primary key: an index that sorts by the rules of the
--- operating system passes rows over on another one, such as a standby with a later release.
-SET LOCAL default_table_access_method = heap;
+-- What all rooms need. Every table says USING heap: the library reads its rows as those of a heap. A SET LOCAL would last
+-- until the end of the user's transaction.
+--
+-- The library finds rows by the index of the replica identity. Keys of text sort by their bytes there, as they cannot in a
+-- primary key: an index that sorts by the rules of the operating system passes rows over on another one, such as a standby
+-- with a later release.
 
 -- Without IF NOT EXISTS: another role may own an existing schema of this name.
 CREATE SCHEMA idgen;

@@ -7,7 +7,7 @@ CREATE TABLE idgen.lease_definition (
     lock_delay interval NOT NULL CHECK (lock_delay >= '0 seconds'),
     owner regrole NOT NULL,
     notify boolean NOT NULL DEFAULT false
-);
+) USING heap;
 CREATE UNIQUE INDEX lease_definition_key ON idgen.lease_definition (name text_pattern_ops);
 ALTER TABLE idgen.lease_definition REPLICA IDENTITY USING INDEX lease_definition_key;
 COMMENT ON TABLE idgen.lease_definition IS 'definitions of leases';
@@ -51,7 +51,7 @@ CREATE TABLE idgen.lease (
     revoked boolean NOT NULL,
     session bigint,
     session_key bigint
-) WITH (fillfactor = 50); -- free space on each page, so that updates are HOT
+) USING heap WITH (fillfactor = 50); -- free space on each page, so that updates are HOT
 CREATE UNIQUE INDEX lease_key ON idgen.lease (name text_pattern_ops, slot);
 ALTER TABLE idgen.lease REPLICA IDENTITY USING INDEX lease_key;
 COMMENT ON TABLE idgen.lease IS 'slots of leases and their terms; shown by the view idgen.leases';

@@ -14,7 +14,7 @@ CREATE TABLE idgen.public_key (
     created timestamptz NOT NULL DEFAULT pg_catalog.now(),
     retired timestamptz,
     CHECK ((secret IS NULL) = (retired IS NOT NULL))
-);
+) USING heap;
 CREATE UNIQUE INDEX public_key_key ON idgen.public_key (prefix text_pattern_ops, version);
 ALTER TABLE idgen.public_key REPLICA IDENTITY USING INDEX public_key_key;
 COMMENT ON TABLE idgen.public_key IS 'keys of public ids: one row for each key of a prefix';

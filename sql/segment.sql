@@ -28,7 +28,7 @@ CREATE TABLE idgen.segment (
     CHECK (residue < stride),
     CHECK (max_id <= upper_bound),
     CHECK (server IS NOT NULL OR reserve IS NULL)
-) WITH (fillfactor = 50); -- room for updated rows, so that a refill touches no index
+) USING heap WITH (fillfactor = 50); -- room for updated rows, so that a refill touches no index
 CREATE UNIQUE INDEX segment_key ON idgen.segment (tag text_pattern_ops);
 ALTER TABLE idgen.segment REPLICA IDENTITY USING INDEX segment_key;
 COMMENT ON TABLE idgen.segment IS
@@ -101,7 +101,7 @@ CREATE TABLE idgen.segment_server (
     -- Not in use: a dump of an earlier version has these columns.
     first_id bigint,
     last_id bigint
-) WITH (fillfactor = 50); -- as for idgen.segment
+) USING heap WITH (fillfactor = 50); -- as for idgen.segment
 CREATE UNIQUE INDEX segment_server_key ON idgen.segment_server (tag text_pattern_ops, server);
 ALTER TABLE idgen.segment_server REPLICA IDENTITY USING INDEX segment_server_key;
 COMMENT ON TABLE idgen.segment_server IS 'at a coordinator: servers that are attached to its segments';

@@ -6,7 +6,7 @@ CREATE TABLE idgen.worker_pool (
     ttl interval NOT NULL CHECK (ttl > '0 seconds'),
     owner regrole NOT NULL,
     CHECK (first <= 65536 - count)
-);
+) USING heap;
 CREATE UNIQUE INDEX worker_pool_key ON idgen.worker_pool (name text_pattern_ops);
 ALTER TABLE idgen.worker_pool REPLICA IDENTITY USING INDEX worker_pool_key;
 COMMENT ON TABLE idgen.worker_pool IS 'pools of worker ids';
@@ -37,7 +37,7 @@ CREATE TABLE idgen.worker_id (
     not_before timestamptz NOT NULL DEFAULT '-infinity',
     not_after timestamptz NOT NULL DEFAULT '-infinity',
     epoch int NOT NULL DEFAULT 0
-);
+) USING heap;
 CREATE UNIQUE INDEX worker_id_key ON idgen.worker_id (pool text_pattern_ops, worker_id);
 ALTER TABLE idgen.worker_id REPLICA IDENTITY USING INDEX worker_id_key;
 COMMENT ON TABLE idgen.worker_id IS 'worker ids of pools, and id times of their holders; shown by the view idgen.workers';
@@ -76,7 +76,7 @@ CREATE TABLE idgen.worker_history (
     longest interval NOT NULL,
     identity text NOT NULL,
     epoch int NOT NULL DEFAULT 0
-);
+) USING heap;
 COMMENT ON TABLE idgen.worker_history IS 'server, timeline and data directory that grant worker ids from this database';
 COMMENT ON COLUMN idgen.worker_history.one IS 'always true: there is at most one row';
 COMMENT ON COLUMN idgen.worker_history.since IS
