@@ -67,15 +67,19 @@ static HOLDERS: Query = WORKER_ID.query(
 /// A pool that no transaction grants from until this one ends. Raises 42501 for another role than its owner, and 42704
 /// without it.
 fn lock_pool(name: &str) -> PoolDefinition {
-    let require_owned = |mut found: Vec<(PoolDefinition, bool)>| match found.pop() {
-        None => errors::unknown_pool(name).raise(),
-        Some((_, false)) => errors::not_owner(name).raise(),
-        Some((pool, true)) => pool,
+    try_lock_pool(name).unwrap_or_else(|| errors::unknown_pool(name).raise())
+}
+
+/// As [`lock_pool`]. `None` without it.
+fn try_lock_pool(name: &str) -> Option<PoolDefinition> {
+    let owned = |mut found: Vec<(PoolDefinition, bool)>| match found.pop()? {
+        (_, false) => errors::not_owner(name).raise(),
+        (pool, true) => Some(pool),
     };
     let args = [name.into(), user().into()];
     // Before the wait, so that a call that must fail does not wait, and after it, when the pool may be another.
-    require_owned(FIND_POOL.read_latest(&args, pool));
-    require_owned(LOCK_POOL.write_losable(&args, pool))
+    owned(FIND_POOL.read_latest(&args, pool))?;
+    owned(LOCK_POOL.write_losable(&args, pool))
 }
 
 /// More than fit the worker field of any layout that is in use, and few enough for a row each.
@@ -93,12 +97,14 @@ fn worker_pool_define(name: Option<Text>, first: Option<i32>, count: Option<i32>
     xact::require_read_write(c"worker_pool_define()");
     recording::begin(&mut Database);
     let args = [name.into(), first.into(), count.into(), ttl.into(), user().into()];
-    if DEFINE.write_latest(&args, |_| ()).is_empty() {
-        let defined = lock_pool(name);
-        if defined.range != range || i128::from(defined.ttl_us) != ttl.as_micros() {
-            errors::defined_otherwise(name).raise();
+    // Again if it is dropped while this waits for its lock.
+    while DEFINE.write_latest(&args, |_| ()).is_empty() {
+        if let Some(defined) = try_lock_pool(name) {
+            if defined.range != range || i128::from(defined.ttl_us) != ttl.as_micros() {
+                errors::defined_otherwise(name).raise();
+            }
+            return;
         }
-        return;
     }
     ADD_ROWS.write_latest(&of_range(name, &range), |_| ());
     xact::require_durability(Durability::Failover);

@@ -78,6 +78,18 @@ fn renewal_that_waits_for_the_end_of_its_token_is_refused_and_extends_nothing() 
     }
 }
 
+#[test]
+fn definition_that_waits_for_the_drop_of_the_pool_defines_it() {
+    with_pools(
+        "holder: $acquire
+         changer: BEGIN; SELECT worker_correct('a', 10, now(), force => true)
+         definer waits for transactionid: SELECT worker_pool_define('a', 10, 4, '1 hour')
+         changer: SELECT worker_pool_drop('a'); COMMIT
+         definer ends
+         definer: SELECT count FROM idgen.worker_pool WHERE name = 'a' -> 4",
+    );
+}
+
 /// Neither waits for the other: a transaction that stays open, or is prepared, must not stop all pools.
 #[test]
 fn new_history_and_renewals_wait_for_no_transaction_of_each_other() {
