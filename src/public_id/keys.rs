@@ -112,7 +112,7 @@ static INSERT: Query = PUBLIC_KEY.query(
     "INSERT INTO idgen.public_key (prefix, version, form, secret, owner) \
      SELECT $1, 1, $2, idgen.public_key_secret(), $3 \
      WHERE NOT EXISTS (SELECT FROM idgen.public_key WHERE prefix OPERATOR(pg_catalog.=) $1) \
-     ON CONFLICT (prefix, version) DO NOTHING RETURNING version",
+     ON CONFLICT DO NOTHING RETURNING version",
 );
 
 /// Creates a prefix. False if it exists.

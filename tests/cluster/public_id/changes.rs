@@ -111,6 +111,19 @@ fn rotations_that_meet_add_a_key_each() {
     assert_eq!(text(&mut owner, "ord", 7), text(&mut app, "ord", 7));
 }
 
+/// The owner of the database can insert a row with any version, as a restored dump does.
+#[test]
+fn definition_that_meets_another_short_key_finds_that_the_prefix_exists() {
+    let (cluster, [mut dba, mut client]) = Cluster::builder().conf("statement_timeout", "60s").start_with_clients();
+    let row = "('new', 5, 'short', sha256('x'), 'postgres')";
+    execute(
+        &mut dba,
+        &format!("BEGIN; INSERT INTO idgen.public_key (prefix, version, form, secret, owner) VALUES {row}"),
+    );
+    let define = |client: &mut Client| expect_error(client, "SELECT public_id_define('new')", "42710");
+    while_waiting(&cluster, &mut client, define, |_| execute(&mut dba, "COMMIT"));
+}
+
 /// Every key of a prefix has one owner, and a dropped prefix leaves no key.
 #[test]
 fn rotation_that_meets_a_change_of_owner_leaves_one_owner() {
