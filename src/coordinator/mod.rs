@@ -1,11 +1,13 @@
 //! The client of the coordinator, the database that `idgen.coordinator` names. The keeper and the supply worker send their
 //! requests through it. The core decides when a connection is kept and when a request is tried again.
 
+use crate::pg::datum::escaped;
 use crate::pg::latch::WaitEvent;
 use crate::pg::libpq::{Connection, Error, INVALID_CONNECTION_STRING, Timeout};
 use crate::pg::session;
 use idgen_core::coordinator::CoordinatorId;
 use idgen_core::coordinator::link::{Link, Step};
+use idgen_core::lock::MAX_OWNER_BYTES;
 use parking_lot::Mutex;
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString};
@@ -199,10 +201,14 @@ pub fn unconfirmed(error: Error) -> Error {
     Error { message, ..error }
 }
 
-/// The name by which the coordinator shows this server: host, port and data directory.
+/// The name by which the coordinator shows this server: host, port and data directory, as long as an owner may be. In ASCII,
+/// which the database of the coordinator has in every encoding.
 pub fn name_of_this_server() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let directory = std::env::current_dir().unwrap_or_default();
     // SAFETY: set when the server starts.
-    format!("{}:{}{}", host.trim(), unsafe { pg_sys::PostPortNumber }, directory.display())
+    let port = unsafe { pg_sys::PostPortNumber };
+    let mut name = escaped(&format!("{}:{port}{}", host.trim(), directory.display()));
+    name.truncate(MAX_OWNER_BYTES);
+    name
 }

@@ -113,7 +113,7 @@ fn convert(text: &str) -> Option<Vec<u8>> {
 }
 
 /// With every character other than ASCII as an escape of E''.
-pub(super) fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let escape = |c: char| match c.is_ascii() {
         true => c.to_string(),
         false => c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04X}")).collect(),

@@ -1,8 +1,11 @@
 //! A coordinator whose database has another encoding than the server's.
 
+use std::fs;
+use std::os::unix::fs::symlink;
+
 use idgen_testkit::ids::assert_distinct;
 use idgen_testkit::sql::{execute, expect_error, ids, value};
-use idgen_testkit::{Cluster, run};
+use idgen_testkit::{Cluster, Stop, run};
 
 /// Creates a tag in a new database of the coordinator. Returns the connection string.
 fn database(coordinator: &Cluster, encoding: &str, tag: &str) -> String {
@@ -55,4 +58,28 @@ fn tag_that_the_coordinator_cannot_have_delays_no_other() {
     assert_eq!(ids(&mut client, "SELECT segment_next('größe') FROM generate_series(1, 20)").len(), 20);
     let log = server.log();
     assert!(!log.contains("could not fetch values of attached segments"), "the coordinator answers:\n{log}");
+}
+
+/// The name of a server has the path of its data directory.
+#[test]
+fn server_whose_directory_the_coordinator_cannot_name_gets_values_and_a_worker_id() {
+    let coordinator = Cluster::start();
+    let conninfo = database(&coordinator, "LATIN1", "größe");
+    let mut observer = coordinator.client_in("latin1");
+    execute(&mut observer, "SELECT worker_pool_define('p')");
+    let builder = Cluster::builder().conf("statement_timeout", "60s").conf("idgen.coordinator", &conninfo);
+    let server = builder.start_with_extension();
+    server.stop(Stop::Fast);
+    let foreign = server.data_dir().with_file_name("данные");
+    fs::rename(server.data_dir(), &foreign).expect("both are in the directory of the test");
+    symlink(&foreign, server.data_dir()).expect("it has another name now");
+    server.set_conf("idgen.worker_pool", "p");
+    server.start_again();
+    let mut client = server.client();
+    execute(&mut client, "SELECT snowflake_next(), segment_attach('größe')");
+    assert_eq!(ids(&mut client, "SELECT segment_next('größe') FROM generate_series(1, 20)").len(), 20);
+    for name in ["SELECT owner FROM idgen.workers", "SELECT name FROM idgen.segment_server"] {
+        let name: String = value(&mut observer, name);
+        assert!(name.ends_with(r"/\u0434\u0430\u043D\u043D\u044B\u0435"), "{name}");
+    }
 }
