@@ -88,9 +88,22 @@ fn at_exit(code: i32) {
         return;
     }
     crate::pg::crash_point!("stop: before the place's checkpoint");
+    update(|life| Life { checkpoint: Some(recovery::checkpoint_position()), ..life });
+}
+
+/// In the keeper, after it has loaded the configuration: a start does not see that a reload has turned syncs off. No other
+/// process writes the file while a keeper runs.
+pub fn record_unsynced_boot() {
+    if !recovery::syncs_files() {
+        let boot = system_clock::boot_clock_name().unwrap_or_default();
+        update(|life| Life { unsynced_boot: Some(boot.to_owned()), ..life });
+    }
+}
+
+fn update(change: impl FnOnce(Life) -> Life) {
     let recorded = fs::read_to_string(PATH).and_then(|text| {
-        let life = Life { checkpoint: Some(recovery::checkpoint_position()), ..Life::parse(&text) };
-        recovery::replace_file(PATH, life.to_string().as_bytes())
+        let changed = change(Life::parse(&text)).to_string();
+        if changed == text { Ok(()) } else { recovery::replace_file(PATH, changed.as_bytes()) }
     });
     if let Err(error) = recorded {
         not_updated(&error);

@@ -47,8 +47,13 @@ pub extern "C-unwind" fn idgen_keeper(_arg: pg_sys::Datum) {
     state.keeper.enter();
     xact::before_exit(|_| STATE.require().keeper.leave());
     // A reload before the handler was installed would be missed.
-    session::reload_configuration();
+    reload();
     run();
+}
+
+fn reload() {
+    session::reload_configuration();
+    place::record_unsynced_boot();
 }
 
 static MAIN_WAIT: WaitEvent = WaitEvent::new(c"IdgenKeeperMain");
@@ -68,7 +73,7 @@ fn run() -> ! {
             stop(&mut keeper, &mut server);
         }
         if session::is_reload_pending() {
-            session::reload_configuration();
+            reload();
         }
         node::follow_settings();
         if server.0.follow(settings::coordinator()) {

@@ -3,7 +3,7 @@
 use std::fs;
 
 use idgen_testkit::lease::{assert_held, take_if_free};
-use idgen_testkit::sql::{check, execute, expect_error, hint, value};
+use idgen_testkit::sql::{PATIENCE, check, execute, expect_error, hint, value};
 use idgen_testkit::{Cluster, Stop};
 
 use super::{acquire, acquire_all, assert_apart, assert_lost, builder, define_pool, renew};
@@ -121,4 +121,18 @@ fn ordinary_starts_lose_no_wal() {
     reboot(&cluster);
     cluster.restart();
     assert_complete(&cluster);
+}
+
+/// The start has recorded no boot, because files were synced then.
+#[test]
+fn crash_of_the_machine_after_a_reload_that_turned_fsync_off_is_a_loss_of_wal() {
+    let cluster = builder().start_with_extension();
+    let recorded = || fs::read_to_string(cluster.data_dir().join("idgen_place")).expect("the server has started");
+    assert!(!recorded().contains("boot "), "{}", recorded());
+    cluster.reload_with("fsync", "off");
+    cluster.wait_for(PATIENCE, "the keeper to record the boot", || recorded().contains("boot "));
+    cluster.stop(Stop::Immediate);
+    reboot(&cluster);
+    cluster.start_again();
+    assert!(!check(&mut cluster.client(), "wal").0);
 }
