@@ -71,8 +71,9 @@ errors! {
     }
 
     fn prepared() {
-        ERRCODE_FEATURE_NOT_SUPPORTED: "cannot PREPARE a transaction that has acquired or renewed a lease";
-        hint: "Acquire leases in a transaction of their own.";
+        ERRCODE_FEATURE_NOT_SUPPORTED: "cannot PREPARE a transaction that has acquired, renewed or revoked a \
+            lease";
+        hint: "Acquire, renew and revoke leases in a transaction of their own.";
     }
 
     fn bound_too_late(name: &str) {

@@ -18,7 +18,7 @@ fn grant_or_renewal_cannot_be_prepared() {
         "client: SELECT token FROM lease_acquire('held', ttl => '1 hour') -> $token
          client: SELECT lease::text FROM idgen.lease -> $row
          client: BEGIN; SELECT $call
-         client: PREPARE TRANSACTION 'p' -> error 0A000
+         client: PREPARE TRANSACTION 'p' -> error 0A000 acquired, renewed or revoked
          -- The error has rolled the transaction back.
          client: SELECT lease::text = '$row' FROM idgen.lease WHERE name = 'held' -> t
          other: SELECT lease_release('a', token) FROM lease_try_acquire('a') -> t
