@@ -67,7 +67,7 @@ COMMENT ON COLUMN idgen.lease.ttl_us IS 'length of the term after a renewal, in 
 COMMENT ON COLUMN idgen.lease.ends_us IS
     'end of the term; for a free slot, when it was freed; microseconds of the clock';
 COMMENT ON COLUMN idgen.lease.clock IS
-    'identifies CLOCK_BOOTTIME: the boot of the machine, the offset of the time namespace, and the number in idgen_place';
+    'identifies CLOCK_BOOTTIME: the boot of the machine, the offset of the time namespace, the file global/pg_control, and the number in idgen_place';
 COMMENT ON COLUMN idgen.lease.revoked IS 'freed by lease_revoke(); the lock delay applies';
 COMMENT ON COLUMN idgen.lease.session IS 'start time of the server whose session it is bound to; NULL if not bound';
 COMMENT ON COLUMN idgen.lease.session_key IS

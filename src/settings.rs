@@ -93,8 +93,7 @@ static SETTINGS: [Setting; 16] = [
     ),
     text(c"idgen.worker_pool", Reload, &WORKER_POOL, None, Some(assign_worker_pool)).described(
         c"Sets the pool from which this server leases its worker id.",
-        c"If empty, the worker id is idgen.worker_id. A pool is a lease that is defined in the coordinator \
-          database.",
+        c"If empty, the worker id is idgen.worker_id. The pool is defined in the coordinator database.",
     ),
     text(c"idgen.coordinator", Reload, &COORDINATOR, None, None).described(
         c"Sets the connection string of the database that has the worker pool.",
