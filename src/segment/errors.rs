@@ -48,6 +48,14 @@ errors! {
             quoted(tag);
     }
 
+    /// A refill keeps the message only.
+    fn not_raised(tag: &str) {
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "could not record values of segment \"{tag}\": a trigger has prevented it";
+        detail: "A trigger that is not idgen's has kept a row of idgen.segment or idgen.segment_server as it was.";
+        hint: "Find it with SELECT tgrelid::regclass, tgname FROM pg_trigger WHERE NOT tgisinternal AND tgrelid IN \
+            ('idgen.segment'::regclass, 'idgen.segment_server'::regclass); and drop it.";
+    }
+
     fn changed_here(tag: &str) {
         ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "segment \"{tag}\" was changed in this transaction";
         detail: "Other sessions draw from its old definition until the transaction commits.";

@@ -149,7 +149,12 @@ fn by_creation_to_lock(waiting: &str) -> String {
     format!("SELECT {} FROM idgen.segment WHERE creation OPERATOR(pg_catalog.=) $1 {FOR_CHANGES} {waiting}", columns())
 }
 
-static EXISTS: Query = SEGMENT.query("SELECT FROM idgen.segment WHERE creation OPERATOR(pg_catalog.=) $1");
+static TAG: Query = SEGMENT.query("SELECT tag FROM idgen.segment WHERE creation OPERATOR(pg_catalog.=) $1");
+
+/// `None` if there is no such row.
+fn tag_of(creation: i64) -> Option<String> {
+    TAG.read_latest(&[creation.into()], |row| text(row, 1)).pop()
+}
 
 pub fn await_lock(creation: i64) -> Option<TagRow> {
     SEGMENT.refuse_during_recovery();
@@ -161,10 +166,7 @@ pub fn lock(creation: i64) -> Result<TagRow, NotLocked> {
         return Err(NotLocked::Gone);
     }
     let locked = LOCK_UNLESS_BUSY.write_losable(&[creation.into()], stored).pop();
-    locked.ok_or_else(|| {
-        let exists = !EXISTS.read_latest(&[creation.into()], |_| ()).is_empty();
-        if exists { NotLocked::Busy } else { NotLocked::Gone }
-    })
+    locked.ok_or_else(|| if tag_of(creation).is_some() { NotLocked::Busy } else { NotLocked::Gone })
 }
 
 static VISIBLE: Query = Query::new(&SEGMENT, || format!("SELECT creation FROM idgen.segment WHERE {}", is_visible()));
@@ -213,14 +215,33 @@ pub fn near_bounds() -> Vec<(String, i64, i64, i64)> {
 
 static RAISE: Query = SEGMENT.query(
     "UPDATE idgen.segment SET max_id = GREATEST(max_id, $2), step = COALESCE($3, step), history = COALESCE($4, history) \
-     WHERE creation OPERATOR(pg_catalog.=) $1",
+     WHERE creation OPERATOR(pg_catalog.=) $1 RETURNING max_id, version",
 );
 
-/// Raises `max_id` of a row: by a refill, for draws from an uncommitted tag, or for attached servers, under this history. The
-/// trigger announces no change then.
+/// Raises `max_id` of a row: by a refill, for draws from an uncommitted tag, or for attached servers, under this history.
 pub fn raise(creation: i64, max_id: i64, step: Option<i64>, history: Option<&str>) {
-    as_allocation(|| SEGMENT.write(&RAISE, &[creation.into(), max_id.into(), step.into(), history.into()]));
+    allocate(&RAISE, creation, max_id, &[creation.into(), max_id.into(), step.into(), history.into()]);
 }
+
+/// Runs a query that raises `max_id` of a row to this value, and that returns `max_id` and the version. The trigger of the table
+/// announces no change of `max_id` then. Returns the version; `None` without such a row.
+///
+/// Every allocation passes here. Raises 55000 if another trigger has kept the row as it was: the values would be taken twice.
+pub fn allocate(query: &Query, creation: i64, max_id: i64, args: &[DatumWithOid]) -> Option<i64> {
+    SEGMENT.refuse_during_recovery();
+    let written = {
+        // Also an error ends this: the session may go on, and write other rows.
+        // SAFETY: a variable of this process.
+        let _allocation = unsafe { Replaced::new(IS_ALLOCATION.as_ptr(), true) };
+        query.write_latest(args, |row| (value::<i64>(row, 1), value(row, 2))).pop()
+    };
+    match written {
+        Some((raised, version)) if raised >= max_id => Some(version),
+        _ => tag_of(creation).map(|tag| errors::not_raised(&tag).raise()),
+    }
+}
+
+pub static IS_ALLOCATION: AtomicBool = AtomicBool::new(false);
 
 static ATTACHED: Query = Query::new(&SEGMENT, || {
     format!("SELECT {} FROM idgen.segment WHERE reserve IS NOT NULL OR received IS NOT NULL ORDER BY tag", columns())
@@ -252,15 +273,15 @@ pub fn forget(creation: i64, server: i64) {
 
 static RECORD: Query = SEGMENT.query(
     "UPDATE idgen.segment SET max_id = $2, source = $3, stride = $4, residue = $5, step = $6 \
-     WHERE creation OPERATOR(pg_catalog.=) $1 RETURNING version",
+     WHERE creation OPERATOR(pg_catalog.=) $1 RETURNING max_id, version",
 );
 
-/// Writes what an attached tag has received, in its row that is locked. Returns the version; `None` if a trigger has prevented it.
+/// Writes what an attached tag has received, in its row that is locked. Returns the version.
 pub fn record(row: &TagRow) -> Option<i64> {
     let TagDefinition { max_id, stride, residue, step, .. } = row.definition;
     let source = row.link.source.as_deref();
     let args = [row.key.creation.into(), max_id.into(), source.into(), stride.into(), residue.into(), step.into()];
-    as_allocation(|| RECORD.write_latest(&args, |row| value(row, 1)).pop())
+    allocate(&RECORD, row.key.creation, max_id, &args)
 }
 
 static LINK: Query = SEGMENT.query(
@@ -277,15 +298,6 @@ pub fn link_to(row: &TagRow, reserve: Option<Interval>) {
     let [least, most, bound] = [min_step, max_step, upper_bound].map(Into::into);
     SEGMENT.write(&LINK, &[key.creation.into(), server, reserve.into(), source, received, least, most, bound]);
 }
-
-/// The trigger announces no change of `max_id` then. Also an error ends that: the session may go on, and write other rows.
-pub fn as_allocation<R>(write: impl FnOnce() -> R) -> R {
-    // SAFETY: a variable of this process.
-    let _allocation = unsafe { Replaced::new(IS_ALLOCATION.as_ptr(), true) };
-    write()
-}
-
-pub static IS_ALLOCATION: AtomicBool = AtomicBool::new(false);
 
 const SETTINGS: &str = "max_id, step, min_step, max_step, target_duration, stride, residue, upper_bound";
 

@@ -174,7 +174,7 @@ impl TagRows for Rows<'_> {
             max_id.into(),
             history.into(),
         ];
-        store::as_allocation(|| SEGMENT_SERVER.write(&WRITE, &args));
+        store::allocate(&WRITE, creation, max_id, &args);
         crate::pg::crash_point!("fleet: grant written");
     }
 
@@ -207,8 +207,10 @@ static WRITE: Query = SEGMENT_SERVER.query(
     "WITH reported AS ( \
          INSERT INTO idgen.segment_server (tag, server, name, max_id, history, reported_at) \
          VALUES ($1, $2, $3, $4, $5, pg_catalog.clock_timestamp()) ON CONFLICT (tag, server) DO UPDATE \
-         SET name = excluded.name, max_id = excluded.max_id, history = excluded.history, reported_at = excluded.reported_at) \
-     UPDATE idgen.segment SET max_id = GREATEST(max_id, $7), history = $8 WHERE creation OPERATOR(pg_catalog.=) $6",
+         SET name = excluded.name, max_id = excluded.max_id, history = excluded.history, reported_at = excluded.reported_at \
+         RETURNING tag) \
+     UPDATE idgen.segment SET max_id = GREATEST(max_id, $7), history = $8 FROM reported \
+     WHERE creation OPERATOR(pg_catalog.=) $6 RETURNING max_id, version",
 );
 
 /// The servers of a tag have to report again. Their highest values still count.

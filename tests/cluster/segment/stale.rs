@@ -174,6 +174,50 @@ fn change_suppressed_by_another_trigger_leaves_the_segment_usable() {
     }
 }
 
+/// What keeps each row of a table as it is.
+pub(crate) fn keep_rows(table: &str, body: &str) -> String {
+    format!(
+        "CREATE OR REPLACE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN {body}; END';
+         CREATE OR REPLACE TRIGGER zz BEFORE INSERT OR UPDATE ON idgen.{table} FOR EACH ROW EXECUTE FUNCTION keep()"
+    )
+}
+
+/// Otherwise each refill would take the same values.
+#[test]
+fn values_that_a_trigger_keeps_out_of_the_row_are_not_handed_out() {
+    let (_cluster, [mut dba]) = Cluster::builder().start_with_clients();
+    execute(&mut dba, "SET idgen.segment_timeout = '1s'");
+    const PREVENTED: &str = "could not record values of segment";
+    for body in ["RETURN NULL", "RETURN OLD", "NEW.max_id := OLD.max_id; RETURN NEW"] {
+        create(&mut dba, "t", "");
+        let body = format!("IF TG_OP = ''INSERT'' THEN RETURN NEW; END IF; {body}");
+        execute(&mut dba, &keep_rows("segment", &body));
+        let error = expect_error(&mut dba, &draw("t"), "55P03");
+        assert!(error.detail().is_some_and(|detail| detail.starts_with(PREVENTED)), "{body}: {error:?}");
+        // The commit raises the row of a tag that the transaction has created.
+        execute(&mut dba, "BEGIN; SELECT segment_create('new'); SELECT segment_next('new')");
+        let request = "SELECT segment_request('t', 1, 'one', 0, 10)";
+        for sql in ["COMMIT", request] {
+            let error = expect_error(&mut dba, sql, "55000");
+            assert!(error.message().starts_with(PREVENTED), "{body}: {error:?}");
+        }
+        execute(&mut dba, "DROP TRIGGER zz ON idgen.segment");
+        // A server that no failover would wait for.
+        execute(&mut dba, &keep_rows("segment_server", "RETURN NULL"));
+        let error = expect_error(&mut dba, request, "55000");
+        assert!(error.message().starts_with(PREVENTED), "{body}: {error:?}");
+        execute(&mut dba, "DROP TRIGGER zz ON idgen.segment_server");
+        assert_eq!(next(&mut dba, "t"), 1);
+        execute(&mut dba, "SELECT segment_drop('t')");
+    }
+    create(&mut dba, "t", "");
+    execute(&mut dba, "CREATE RULE kept AS ON UPDATE TO idgen.segment DO INSTEAD NOTHING");
+    let error = expect_error(&mut dba, &draw("t"), "55P03");
+    assert!(error.detail().is_some_and(|detail| detail.contains("cannot perform UPDATE RETURNING")), "{error:?}");
+    execute(&mut dba, "DROP RULE kept ON idgen.segment");
+    assert_eq!(next(&mut dba, "t"), 1);
+}
+
 #[test]
 fn recreated_extension_starts_over() {
     let cluster = Cluster::builder().start_with_extension();

@@ -4,6 +4,8 @@ use idgen_testkit::Cluster;
 use idgen_testkit::ids::{assert_distinct, assert_increasing, last};
 use idgen_testkit::sql::{PATIENCE, execute, expect_error, hint, ids, value};
 
+use crate::stale::keep_rows;
+
 use super::{
     attached, coordinator, coordinator_and_server, draw, refused, request_at_least, two_servers, wait_for_servers,
 };
@@ -160,6 +162,16 @@ fn own_values_of_a_tag_that_is_attached_again_prove_no_loss() {
     seen.extend(draw(&coordinator, 10));
     assert_distinct(seen);
     assert!(!coordinator.log().contains("has lost grants"), "{}", coordinator.log());
+}
+
+#[test]
+fn values_that_a_trigger_keeps_out_of_the_row_of_a_server_are_not_handed_out() {
+    let (_coordinator, server) = coordinator_and_server();
+    server.execute(&keep_rows("segment", "NEW.max_id := OLD.max_id; RETURN NEW"));
+    let detail = refused(&mut server.client(), "55P03");
+    assert!(detail.starts_with("could not record values of segment"), "{detail}");
+    server.execute("DROP TRIGGER zz ON idgen.segment");
+    assert_eq!(draw(&server, 1).len(), 1);
 }
 
 /// The servers still have values of the dropped one.

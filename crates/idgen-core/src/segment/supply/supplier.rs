@@ -22,7 +22,7 @@ pub trait Supplying: Asking {
     /// As [`lock`](super::super::refill::Filling::lock), and waits for a transaction that has locked the row. `None` if it is gone.
     fn await_lock(&mut self, creation: i64) -> Option<TagRow>;
 
-    /// Writes what a row that is locked has received. Returns its version, unless a trigger prevents it.
+    /// Writes what a row that is locked has received. Returns its version.
     fn record(&mut self, row: &TagRow) -> Option<i64>;
 
     /// The coordinator has heard that a tag was detached: its row has no `received` any more, if it has this number.
