@@ -299,17 +299,24 @@ fn commit_without_wait() {
 /// The setting, while a commit is asynchronous.
 static LEVEL_BEFORE: Mutex<Option<i32>> = Mutex::new(None);
 
-/// The transactions of other sessions that have changed or locked a row, so that it cannot be updated. The index is unique,
-/// on this bigint column.
+/// The transactions of other sessions that have changed or locked a row, so that no process can update it. `None` if this
+/// transaction has, or keeps others from updating the table. The index is unique, on this bigint column.
 ///
 /// # Safety
 /// The caller holds a lock on the table, which is a heap.
-pub unsafe fn holders_of_row(table: pg_sys::Oid, index: &CStr, column: &CStr, key: i64) -> Vec<pg_sys::TransactionId> {
+pub unsafe fn holders_of_row(
+    table: pg_sys::Oid,
+    index: &CStr,
+    column: &CStr,
+    key: i64,
+) -> Option<Vec<pg_sys::TransactionId>> {
     let mut holders = Vec::new();
     // SAFETY: by the above. `scan_key` outlives the scan, and its type is that of the column. The scan keeps the page of its
     // slot's tuple pinned. The lock of the page keeps the two fields together; nothing is called that could raise under it.
     unsafe {
         let table = pg_sys::table_open(table, pg_sys::NoLock as i32);
+        // Or a stronger one. The one below it lets others update.
+        let has_table = pg_sys::CheckRelationLockedByMe(table, pg_sys::ShareLock as i32, true);
         let index = pg_sys::get_relname_relid(index.as_ptr(), (*(*table).rd_rel).relnamespace);
         let (column, equal) = (pg_sys::SPI_fnumber((*table).rd_att, column.as_ptr()), pg_sys::BTEqualStrategyNumber);
         let mut scan_key = pg_sys::ScanKeyData::default();
@@ -330,11 +337,12 @@ pub unsafe fn holders_of_row(table: pg_sys::Oid, index: &CStr, column: &CStr, ke
         }
         pg_sys::systable_endscan(scan);
         pg_sys::table_close(table, pg_sys::NoLock as i32);
-        holders.retain(|xid| {
-            !pg_sys::TransactionIdIsCurrentTransactionId(*xid) && pg_sys::TransactionIdIsInProgress(*xid)
-        });
+        if has_table || holders.iter().any(|xid| pg_sys::TransactionIdIsCurrentTransactionId(*xid)) {
+            return None;
+        }
+        holders.retain(|xid| pg_sys::TransactionIdIsInProgress(*xid));
     }
-    holders
+    Some(holders)
 }
 
 /// The transactions that a version of a row names as having changed or locked it. Not those with a key share: a foreign key

@@ -304,7 +304,7 @@ impl RefillWait {
             self.time_out(drawing);
         }
         let has_failed = SEGMENTS.exclusive(|segments| !segments.errors[self.index].text.is_clear());
-        if has_failed && wait_for_obstacle(drawing.attached.row.key.creation, left, || self.time_out(drawing)) {
+        if has_failed && wait_for_obstacle(drawing, left, || self.time_out(drawing)) {
             // The caller draws again once this process has prepared, as at the begin of the wait.
             state.refilled.prepare_to_sleep();
             self.summon();
@@ -347,11 +347,12 @@ impl RefillWait {
 const ROW_UPDATE: u32 = pg_sys::RowExclusiveLock;
 
 /// Waits for what keeps the worker from a row: transactions of other sessions that have locked the row, or the table. False if
-/// there are none. Where the time is over, calls what raises the error.
+/// there are none. Where the time is over, calls what raises the error. Raises 55000 if it is this transaction.
 ///
 /// The worker waits for none of them, because it serves other tags too. A session that needs the values waits: one of these
 /// transactions may wait for the session in turn, and PostgreSQL sees a deadlock only if both wait in its lock manager.
-fn wait_for_obstacle(creation: i64, left: Duration, time_out: impl FnOnce() -> bool) -> bool {
+fn wait_for_obstacle(drawing: &Drawing, left: Duration, time_out: impl FnOnce() -> bool) -> bool {
+    let creation = drawing.attached.row.key.creation;
     let work = || {
         let free = store::SEGMENT.try_lock(ROW_UPDATE);
         let table = free.unwrap_or_else(|| store::SEGMENT.lock(ROW_UPDATE));
@@ -363,5 +364,9 @@ fn wait_for_obstacle(creation: i64, left: Duration, time_out: impl FnOnce() -> b
         holders.into_iter().for_each(xact::wait_for_end_of);
         !is_free
     };
+        let holders = holders.unwrap_or_else(|| {
+            ConditionVariable::cancel_sleep();
+            errors::changed_here(&drawing.tag()).raise()
+        });
     limited_or(left, work, time_out)
 }

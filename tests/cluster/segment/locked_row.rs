@@ -52,6 +52,39 @@ fn locked_row_blocks_no_draw_while_the_ring_lasts() {
     assert_eq!(report.get::<_, Option<String>>(0), None);
 }
 
+/// It would wait for itself. No other session is an obstacle.
+#[test]
+fn transaction_that_keeps_the_worker_from_the_row_is_refused() {
+    let (_cluster, [mut client]) = Cluster::builder().start_with_clients();
+    execute(&mut client, "CREATE ROLE app");
+    for (index, block) in [
+        "SELECT segment_grant('TAG', 'app')",
+        "SAVEPOINT s; SELECT segment_revoke('TAG', 'app', server => true); RELEASE s",
+        "SELECT segment_resume('TAG', 0)",
+        "SELECT segment_request('TAG', 1, 'one', 0, 5)",
+        "SELECT FROM idgen.segment FOR SHARE",
+        "LOCK TABLE idgen.segment IN SHARE MODE",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let tag = format!("t{index}");
+        execute(&mut client, &format!("SELECT segment_create('{tag}'); SELECT segment_grant('{tag}', 'app')"));
+        // Without values in memory.
+        execute(&mut client, &format!("BEGIN; {}", block.replace("TAG", &tag)));
+        let error = expect_error(&mut client, &draw(&tag), "55000");
+        assert_eq!(error.message(), format!("segment \"{tag}\" was changed in this transaction"), "{block}");
+        execute(&mut client, "ROLLBACK");
+        // A lock that keeps nothing out.
+        execute(
+            &mut client,
+            "BEGIN; SELECT FROM idgen.segment FOR KEY SHARE; LOCK TABLE idgen.segment IN ROW SHARE MODE",
+        );
+        assert_eq!(next(&mut client, &tag), 1, "{block}");
+        execute(&mut client, "COMMIT");
+    }
+}
+
 /// Sessions already wait when the lock on the row is released.
 #[test]
 fn waiting_draws_continue_when_the_row_is_unlocked() {
