@@ -133,8 +133,9 @@ impl TagRows for Rows<'_> {
         store::find(tag).is_some()
     }
 
-    fn lock_all(&mut self) {
-        store::SEGMENT.lock(pg_sys::ShareRowExclusiveLock);
+    fn lock_report(&mut self, tag: &str, server: i64) -> bool {
+        SEGMENT_SERVER.refuse_during_recovery();
+        !LOCK_ONE.write_losable(&[tag.into(), server.into()], |_| ()).is_empty()
     }
 
     fn lock(&mut self, tag: &str, privilege: Privilege) -> TagRow {
@@ -202,7 +203,15 @@ static NAMES: Query = SEGMENT_SERVER.query(
      WHERE tag OPERATOR(pg_catalog.=) $1 AND server OPERATOR(pg_catalog.=) ANY ($2)",
 );
 
-/// Inserts or replaces a server's report, and writes the row of the tag, which is locked.
+static LOCK_ONE: Query = SEGMENT_SERVER.query(
+    "SELECT FROM idgen.segment_server \
+     WHERE tag OPERATOR(pg_catalog.=) $1 AND server OPERATOR(pg_catalog.=) $2 FOR UPDATE",
+);
+/// Keeps reports from being deleted, not from being updated.
+static LOCK_ALL: Query =
+    SEGMENT_SERVER.query("SELECT FROM idgen.segment_server WHERE tag OPERATOR(pg_catalog.=) $1 FOR KEY SHARE");
+
+/// Inserts or replaces a server's report, and writes the row of the tag, which is locked: neither without the other.
 static WRITE: Query = SEGMENT_SERVER.query(
     "WITH reported AS ( \
          INSERT INTO idgen.segment_server (tag, server, name, max_id, history, reported_at) \
@@ -229,7 +238,7 @@ pub fn keep(tag: &str, max_id: i64) {
     SEGMENT_SERVER.write(&KEEP, &[tag.into(), max_id.into()]);
 }
 
-/// True if a tag of this name has servers.
+/// True if a tag of this name has servers, which then stay until the transaction ends. Waits for those that are leaving.
 pub fn are_known(tag: &str) -> bool {
-    !ALL.read_latest(&[tag.into()], |_| ()).is_empty()
+    !LOCK_ALL.write_losable(&[tag.into()], |_| ()).is_empty()
 }

@@ -1,6 +1,7 @@
 //! Here the privileges of the local tag count, and at the coordinator those of the role that connects.
 
 use idgen_testkit::Cluster;
+use idgen_testkit::script::play;
 use idgen_testkit::sql::{execute, expect_error, value};
 
 use super::{attached, coordinator, coordinator_and_server, draw, refused};
@@ -54,6 +55,37 @@ fn restored_row_is_attached_only_for_a_role_that_may_attach() {
     server.execute("GRANT EXECUTE ON FUNCTION segment_attach(text, interval) TO keeper");
     execute(&mut keeper, &restore("v"));
     assert_eq!(value::<i64>(&mut keeper, "SELECT segment_next('v')"), 1);
+}
+
+/// A tag that was dropped has no owner. So any role that knows the number of a server may forget it, and must keep nobody
+/// from other tags.
+#[test]
+fn server_leaves_a_dropped_tag_without_blocking_others() {
+    play(
+        &coordinator(Cluster::builder()),
+        "root: CREATE ROLE maker LOGIN; GRANT EXECUTE ON FUNCTION segment_create TO maker
+         maker connects as maker
+         maker: SELECT segment_create('x')
+         maker: SELECT first_id FROM segment_request('x', 1, 'one', 0, 1) -> 1
+         maker: SELECT segment_drop('x')
+         maker: BEGIN; SELECT segment_leave('x', 1, 0)
+         root: SELECT count(segment_next('t')) FROM generate_series(1, 5000) -> 5000
+         root: SELECT segment_create('y'), segment_alter('t', max_id => 1000000)
+         root: SELECT first_id FROM segment_request('t', 2, 'two', 0, 1) -> 1000001
+         -- A tag of this name does not begin before it is known whether the server has left.
+         creator waits for transactionid: SELECT segment_create('x')
+         maker: ROLLBACK
+         creator ends
+         root: SELECT first_id FROM segment_request('x', 1, 'one', 1, 1) -> 2
+         root: SELECT segment_drop('x')
+         -- Nor does it leave before it is known whether there is such a tag.
+         creator: BEGIN; SELECT segment_create('x')
+         maker: SELECT segment_leave('x', 1, 2) -> error 55P03
+         creator: COMMIT
+         maker: SELECT segment_leave('x', 1, 2) -> error 42501
+         root: SELECT segment_leave('x', 1, 2)
+         root: SELECT segment_next('x') -> 3",
+    );
 }
 
 /// The error comes at once: requests of other servers wait for the same lock.

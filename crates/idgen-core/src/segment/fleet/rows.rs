@@ -13,8 +13,8 @@ pub trait TagRows {
     /// True if there is a tag of this name, by what is committed now.
     fn exists(&mut self, tag: &str) -> bool;
 
-    /// Locks all tags: a transaction that creates one waits for this one.
-    fn lock_all(&mut self);
+    /// Locks the report of a server: a transaction that creates a tag of this name waits for this one. False if there is none.
+    fn lock_report(&mut self, tag: &str, server: i64) -> bool;
 
     /// Locks the row of a tag, with the privilege to change it so. Waits for a transaction that has locked it.
     fn lock(&mut self, tag: &str, privilege: Privilege) -> TagRow;
@@ -81,12 +81,10 @@ pub fn request(rows: &mut impl TagRows, tag: &str, server: Server, count: u64) -
 /// A server is detached. Its last report counts. Also forgets a server of a tag that was dropped.
 pub fn leave(rows: &mut impl TagRows, tag: &str, server: Server) -> Result<(), Refused> {
     if !rows.exists(tag) {
-        // Before the lock, for which refills of all tags wait: no role takes it that does not know the server's number.
-        if rows.reports(tag, Some(server.number)).is_empty() {
+        if !rows.lock_report(tag, server.number) {
             return Err(Refused::Unknown);
         }
-        // A transaction that creates the tag again waits for this one, and then finds the server gone.
-        rows.lock_all();
+        // A transaction that creates the tag again has been waited for, or waits for this one and then finds the server gone.
         if !rows.exists(tag) {
             rows.delete_report(tag, server.number);
             return Ok(());

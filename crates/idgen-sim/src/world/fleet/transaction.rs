@@ -252,8 +252,9 @@ impl TagRows for Transaction<'_> {
         self.tag(index_of(tag)).is_some()
     }
 
-    fn lock_all(&mut self) {
-        (0..self.backend.shared.tags).for_each(|tag| self.await_lock(tag));
+    fn lock_report(&mut self, tag: &str, server: i64) -> bool {
+        self.await_lock(index_of(tag));
+        self.read(Key::Report(index_of(tag), server)).is_some()
     }
 
     fn lock(&mut self, tag: &str, _privilege: Privilege) -> TagRow {
