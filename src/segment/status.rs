@@ -14,6 +14,7 @@ use crate::pg::spi::ExtensionTable;
 use crate::pg::system_clock;
 use crate::shmem;
 use idgen_core::layout::time_text;
+use idgen_core::segment::tag::TagRow;
 use idgen_core::segment::{Remaining, RingSnapshot, TagKey, ValueRun};
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
@@ -205,22 +206,30 @@ fn names(starving: &[Starving]) -> Vec<String> {
     names
 }
 
-/// Fails if a segment of this database has no values left, or a tenth of them.
+/// Fails if a segment of this database has no values left, or is near its upper bound.
 fn bounds() -> Check {
     const NAME: &str = "segment bounds";
-    let near = store::near_bounds();
-    let Some((tag, creation, upper_bound, in_row)) = near.first() else {
+    let mut near: Vec<_> = store::near_bounds().into_iter().map(|row| (left(&row), row)).collect();
+    near.sort_by_key(|(left, _)| *left);
+    let Some((left, row)) = near.first() else {
         return Check::ok(NAME, "no segment is near its upper bound");
     };
-    let check = match *in_row as u64 + in_memory(*creation) {
-        0 => Check::raising(NAME, errors::exhausted(tag, *upper_bound)),
+    let (tag, upper_bound) = (&row.tag, row.definition.upper_bound);
+    let check = match left {
+        0 if row.is_detached() => Check::raising(NAME, errors::detached(tag)),
+        0 => Check::raising(NAME, errors::exhausted(tag, upper_bound)),
         left => Check::warning(
             NAME,
             format!("segment \"{tag}\" has {left} values left up to its upper bound {upper_bound}"),
             "Change an int column to bigint, then raise the bound with segment_alter(tag, upper_bound => ...).",
         ),
     };
-    check.affects(listed(&near.into_iter().map(|(tag, ..)| tag).collect::<Vec<_>>()))
+    check.affects(listed(&near.into_iter().map(|(_, row)| row.tag).collect::<Vec<_>>()))
+}
+
+/// The values that no refill has taken yet, and those in memory.
+fn left(row: &TagRow) -> u64 {
+    row.definition.allocation().next(u64::MAX).map_or(0, |run| run.count) + in_memory(row.key)
 }
 
 /// Fails if this coordinator grants no values of a segment, because it does not know yet what a lost history has granted.
@@ -241,12 +250,12 @@ fn servers() -> Check {
     .affects(listed(&withheld.iter().map(|(tag, _)| tag.clone()).collect::<Vec<_>>()))
 }
 
-fn in_memory(creation: i64) -> u64 {
+fn in_memory(key: TagKey) -> u64 {
     if !shmem::is_preloaded() {
         return 0;
     }
     SEGMENTS.exclusive(|segments| {
-        let found = segments.table.find(TagKey { database: database(), creation });
+        let found = segments.table.find(key);
         found.map_or(0, |(index, tenant)| ring(index).remaining(tenant.handle).count)
     })
 }

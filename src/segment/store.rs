@@ -199,18 +199,18 @@ pub fn visible_tags(creations: Vec<i64>) -> Vec<String> {
 static NEAR_BOUNDS: Query = Query::new(&SEGMENT, || {
     // The values of an attached segment are the coordinator's.
     format!(
-        "SELECT tag, creation, upper_bound, (upper_bound OPERATOR(pg_catalog.-) max_id) OPERATOR(pg_catalog./) stride AS left \
-         FROM idgen.segment \
+        "SELECT {} FROM idgen.segment \
          WHERE max_id OPERATOR(pg_catalog.>=) (upper_bound OPERATOR(pg_catalog.-) (upper_bound OPERATOR(pg_catalog./) 10)) \
-           AND source IS NULL AND {} ORDER BY 4, tag",
+           AND reserve IS NULL AND {} ORDER BY tag",
+        columns(),
         is_visible()
     )
 });
 
-/// The segments of this database with at most a tenth of their values left that the current user may see, the one with fewest
-/// values first: tag, creation number, upper bound, and how many values no refill has taken yet.
-pub fn near_bounds() -> Vec<(String, i64, i64, i64)> {
-    NEAR_BOUNDS.read_latest(&[user().into()], |row| (text(row, 1), value(row, 2), value(row, 3), value(row, 4)))
+/// The segments of this database in the last tenth of the numbers up to their upper bound that the current user may see. No row
+/// knows where its segment began, so one that began there is among them.
+pub fn near_bounds() -> Vec<TagRow> {
+    NEAR_BOUNDS.read_latest(&[user().into()], stored)
 }
 
 static RAISE: Query = SEGMENT.query(

@@ -41,6 +41,26 @@ fn segment_at_its_bound_fails_a_check() {
 }
 
 #[test]
+fn detached_segment_fails_a_check() {
+    let (_cluster, [mut client]) = builder().conf("idgen.coordinator", "host=nowhere").start_with_clients();
+    execute(&mut client, "SELECT segment_attach('t')");
+    assert_ok(&mut client, "segment bounds");
+    execute(&mut client, "SELECT segment_detach('t')");
+    expect_error(&mut client, "SELECT segment_next('t')", "55000");
+    assert_fails(&mut client, "segment bounds", "error", &["t | segment \"t\" was detached", "segment_attach"]);
+    // With a bound of its own.
+    execute(&mut client, "SELECT segment_alter('t', max_id => 9000, upper_bound => 9003)");
+    assert_fails(&mut client, "segment bounds", "warning", &["t | segment \"t\" has 3 values left"]);
+    execute(&mut client, "SELECT segment_next('t') FROM generate_series(1, 3)");
+    expect_error(&mut client, "SELECT segment_next('t')", "55000");
+    assert_fails(&mut client, "segment bounds", "error", &["t | segment \"t\" was detached"]);
+    execute(&mut client, "SELECT segment_alter('t', upper_bound => 1000000000)");
+    assert_ok(&mut client, "segment bounds");
+    execute(&mut client, "SELECT segment_create('s', start => 97, stride => 10, residue => 5, upper_bound => 105)");
+    assert_fails(&mut client, "segment bounds", "warning", &["s | segment \"s\" has 1 values left"]);
+}
+
+#[test]
 fn locked_row_of_a_segment_fails_a_check_until_it_is_drawn_from() {
     let (_cluster, [mut client, mut locker]) = builder().start_with_clients();
     execute(&mut client, "SELECT segment_create('t'); SET idgen.segment_timeout = '300ms'");
