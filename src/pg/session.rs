@@ -33,11 +33,19 @@ pub fn reads_all_statistics() -> bool {
     unsafe { pg_sys::has_privs_of_role(pg_sys::GetUserId(), pg_sys::Oid::from_u32(pg_sys::ROLE_PG_READ_ALL_STATS)) }
 }
 
-/// When the client sent the running statement, or the one that declared the running cursor; 0 without a client. Reads
-/// memory only.
+/// A statement of the client: when it was sent or, for one that fetches, when the cursor was declared and how many rows it had
+/// returned before. Zeros without a client.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Statement {
+    time: i64,
+    position: u64,
+}
+
+/// The running one. Reads memory only.
 #[inline]
-pub fn statement_time() -> i64 {
-    active_portal().map_or(0, |portal| portal.creation_time)
+pub fn statement() -> Statement {
+    active_portal()
+        .map_or_else(Statement::default, |portal| Statement { time: portal.creation_time, position: portal.portalPos })
 }
 
 #[inline]

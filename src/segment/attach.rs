@@ -16,7 +16,8 @@ use crate::args;
 use crate::error;
 use crate::pg::function::CallSite;
 use crate::pg::invalidation::{self, TableChanges, TextCache};
-use crate::pg::{session, spi, xact};
+use crate::pg::session::{self, Statement};
+use crate::pg::{spi, xact};
 use idgen_core::segment::tag::Allocation;
 use idgen_core::segment::turns::Ticket;
 use idgen_core::segment::{Draw, RingTenant, ValueRun};
@@ -35,7 +36,7 @@ pub struct AttachedSegment {
     user: pg_sys::Oid,
     changes: u64,
     /// The last statement that has accepted invalidations.
-    statement: i64,
+    statement: Statement,
 }
 
 #[derive(Clone, Copy)]
@@ -57,7 +58,7 @@ impl AttachedSegment {
     /// Hears of what was committed before the statement was sent. PL/pgSQL keeps a call over the statements of a
     /// transaction, and PostgreSQL accepts invalidations only where a statement takes a lock.
     pub fn follow_statement(&mut self) {
-        let statement = session::statement_time();
+        let statement = session::statement();
         if self.statement != statement {
             invalidation::accept();
             self.statement = statement;
@@ -74,7 +75,7 @@ impl AttachedSegment {
     /// logging, and no foreign call but that for the user.
     #[inline]
     pub fn try_draw_one(&self) -> Option<i64> {
-        if self.statement == session::statement_time()
+        if self.statement == session::statement()
             && self.is_valid()
             && let ValueSource::Ring { shared: SharedRing { ring, handle, index }, in_turns: false } = self.source
             && let Ok(Draw::Drawn { run, request }) = ring.draw(handle, 1)
@@ -91,7 +92,7 @@ impl AttachedSegment {
 pub fn of_call(site: &CallSite) -> AttachedSegment {
     let tag = args::required(site.text(), "tag");
     invalidation::accept();
-    let known = KNOWN.read(&tag, |attached| AttachedSegment { statement: session::statement_time(), ..*attached });
+    let known = KNOWN.read(&tag, |attached| AttachedSegment { statement: session::statement(), ..*attached });
     known.filter(AttachedSegment::is_valid).unwrap_or_else(|| look_up(&tag))
 }
 
@@ -119,7 +120,7 @@ pub fn look_up(tag: &str) -> AttachedSegment {
     } else {
         ValueSource::Ring { shared: attach_ring(ring_row), in_turns: row.is_in_order() }
     };
-    let (user, statement) = (spi::user(), session::statement_time());
+    let (user, statement) = (spi::user(), session::statement());
     let max_step = row.definition.max_step as u64;
     let attached = AttachedSegment { source, row: ring_row, max_step, user, changes, statement };
     KNOWN.insert(tag, attached);

@@ -2,7 +2,7 @@
 
 use idgen_testkit::Cluster;
 use idgen_testkit::segment::{create, draw, next};
-use idgen_testkit::sql::{execute, expect_error, hint, value};
+use idgen_testkit::sql::{execute, expect_error, hint, ids, value};
 use postgres::Client;
 
 /// A server with roles, one of which may create segments.
@@ -59,6 +59,19 @@ fn segment_grant_and_revoke_reach_running_sessions() {
         execute(&mut dba, take);
         hold(&mut drawer, false);
     }
+}
+
+/// Each FETCH is a statement of its own.
+#[test]
+fn revoke_reaches_the_next_fetch() {
+    let (cluster, mut dba) = with_roles();
+    create(&mut dba, "t", "");
+    execute(&mut dba, "SELECT segment_grant('t', 'drawer')");
+    let mut drawer = cluster.client_as("postgres", "drawer");
+    execute(&mut drawer, "BEGIN; DECLARE c CURSOR FOR SELECT segment_next('t') FROM generate_series(1, 9999)");
+    assert_eq!(ids(&mut drawer, "FETCH 2 FROM c"), [1, 2]);
+    execute(&mut dba, "SELECT segment_revoke('t', 'drawer')");
+    expect_error(&mut drawer, "FETCH 2 FROM c", "42501");
 }
 
 /// Also between statements where PostgreSQL itself does not process invalidations.
