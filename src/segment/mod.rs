@@ -12,13 +12,14 @@ use crate::pg::{shared_objects, system_clock, xact};
 use crate::settings;
 use crate::shmem;
 use attach::{AttachedSegment, ValueSource};
+use idgen_core::segment::requests::Requests;
 use idgen_core::segment::tag::{MAX_STEP, TagRow};
 use idgen_core::segment::{Draw, ValueRun};
 use idgen_core::tenancy::Ended;
 use pgrx::prelude::*;
 use state::{SEGMENTS, SharedRing, ring_state};
 use std::borrow::Cow;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
 mod attach;
@@ -246,8 +247,7 @@ struct RefillWait {
     index: usize,
     began: Instant,
     want: u64,
-    /// The number of refills at the last request. A refill that brings too few values needs another request.
-    requested_at: Option<u64>,
+    requests: Requests,
 }
 
 /// Withdraws the values of a request that is still open. A refill stays requested.
@@ -257,7 +257,7 @@ impl Drop for RefillWait {
             return;
         }
         let state = ring_state(self.index);
-        if self.requested_at == Some(state.refills.load(Relaxed)) {
+        if self.requests.is_open(state.refills()) {
             let less = |demand: u64| (demand > 0).then(|| demand.saturating_sub(self.want).max(1));
             // `Err` if the worker has taken the request.
             let _ = state.demand.fetch_update(Relaxed, Relaxed, less);
@@ -272,30 +272,34 @@ impl RefillWait {
         state.waits.fetch_add(1, Relaxed);
         let _ = state.dry_since_ms.compare_exchange(0, system_clock::wall_ms(), Relaxed, Relaxed);
         state.refilled.prepare_to_sleep();
-        Self { index, began: Instant::now(), want, requested_at: None }
+        Self { index, began: Instant::now(), want, requests: Requests::new(state.refills()) }
     }
 
     /// True if the worker has found no values for this request.
     fn is_exhausted(&self) -> bool {
         let state = ring_state(self.index);
-        self.requested_at == Some(state.refills.load(Relaxed)) && state.exhausted.load(Relaxed)
+        self.requests.is_open(state.refills()) && state.exhausted.load(Relaxed)
     }
 
     /// Requests a refill and sleeps. The caller then draws again. `waited` is the time since the call first found a ring dry,
     /// this or an earlier one.
     fn go_on(&mut self, drawing: &Drawing, waited: Duration) {
         let state = ring_state(self.index);
-        let refills = state.refills.load(Relaxed);
         let is_new = match drawing.attached.source {
-            ValueSource::Ring { shared, in_turns: true } => attach::join(shared, self.want),
-            _ if self.requested_at == Some(refills) => false,
+            ValueSource::Ring { shared, in_turns: true } => {
+                // A turn needs no room in the ring.
+                self.requests.see(state.refills());
+                attach::join(shared, self.want)
+            }
+            _ if !self.requests.is_due() => false,
             _ => {
-                state.demand.fetch_add(self.want, Relaxed);
+                // Release: the worker that takes it finds the room that the draw has made.
+                state.demand.fetch_add(self.want, Release);
                 true
             }
         };
         if is_new {
-            self.requested_at = Some(refills);
+            self.requests.make();
             self.summon();
         }
         // After the request: a call that may not wait leaves values for later ones.
@@ -312,6 +316,7 @@ impl RefillWait {
             // No signal: the worker may be gone.
             self.summon();
         }
+        self.requests.see(state.refills());
     }
 
     fn summon(&self) {
@@ -360,13 +365,13 @@ fn wait_for_obstacle(drawing: &Drawing, left: Duration, time_out: impl FnOnce() 
         let holders = unsafe { xact::holders_of_row(table, c"segment_creation_key", c"creation", creation) };
         // Not held during the wait: ALTER TABLE would wait for it, and draws for that.
         ExtensionTable::unlock(table, ROW_UPDATE);
-        let is_free = free.is_some() && holders.is_empty();
-        holders.into_iter().for_each(xact::wait_for_end_of);
-        !is_free
-    };
         let holders = holders.unwrap_or_else(|| {
             ConditionVariable::cancel_sleep();
             errors::changed_here(&drawing.tag()).raise()
         });
+        let is_free = free.is_some() && holders.is_empty();
+        holders.into_iter().for_each(xact::wait_for_end_of);
+        !is_free
+    };
     limited_or(left, work, time_out)
 }

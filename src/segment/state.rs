@@ -11,7 +11,8 @@ use idgen_core::segment::turns::Turns;
 use idgen_core::segment::{NewRange, Ring, RingHandle, RingSnapshot, RingTable, RingTenant, TagKey};
 use idgen_core::tenancy::Attachment;
 use pgrx::pg_sys;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64};
 
 /// Draws take no lock.
 pub static RINGS: Part<&'static [Ring]> =
@@ -147,7 +148,8 @@ pub fn install(key: TagKey, new: NewRange) {
     state.refill_us.store((system_clock::boot_us() - began_us).max(0) as u64, Relaxed);
     state.exhausted.store(false, Relaxed);
     state.dry_since_ms.store(0, Relaxed);
-    state.refills.fetch_add(1, Relaxed);
+    // Release: see `RingState::refills`.
+    state.refills.fetch_add(1, Release);
 }
 
 /// The row of this version has no more values. Only sessions that attached at this version or a lower one have nothing left to
@@ -259,6 +261,11 @@ impl RingState {
         self.exhausted.store(false, Relaxed);
         self.dry_since_ms.store(0, Relaxed);
         self.reset(position);
+    }
+
+    pub fn refills(&self) -> u64 {
+        // Acquire: a draw after this finds what these refills have brought.
+        self.refills.load(Acquire)
     }
 
     pub fn reset(&self, position: u64) {

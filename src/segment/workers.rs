@@ -17,7 +17,7 @@ use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
 use std::ffi::c_int;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, compiler_fence};
 
 const REFILL: Worker = Worker { name: "idgen refill", function: "idgen_refill" };
@@ -88,7 +88,8 @@ static HAS_SERVED: AtomicBool = AtomicBool::new(false);
 /// is for that tag.
 pub fn take_demand(index: usize, handle: RingHandle) -> Option<u64> {
     // A tenancy begins under this lock, without demand.
-    let demand = in_tenancy(index, handle, |_| ring_state(index).demand.swap(0, Relaxed))?;
+    // Acquire: see `RefillWait`.
+    let demand = in_tenancy(index, handle, |_| ring_state(index).demand.swap(0, Acquire))?;
     *TAKEN.lock() = Some((index, demand));
     HAS_SERVED.store(true, Relaxed);
     Some(demand)

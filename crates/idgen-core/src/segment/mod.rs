@@ -7,6 +7,7 @@ pub mod chains;
 pub mod fleet;
 pub mod refill;
 pub mod refillers;
+pub mod requests;
 mod ring;
 pub mod settled;
 pub mod supply;

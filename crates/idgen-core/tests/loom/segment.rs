@@ -5,10 +5,11 @@ use super::{assert_rising, spawn};
 use idgen_core::draws::EarliestDraw;
 use idgen_core::segment::chains::{Chains, END, TagMap};
 use idgen_core::segment::refillers::{Call, Duty, Refiller, Refillers};
+use idgen_core::segment::requests::Requests;
 use idgen_core::segment::settled::{Reading, Scan, Settling};
 use idgen_core::segment::{Draw, Ring, RingHandle, RingTable, TagKey};
 use idgen_core::tenancy::Ended;
-use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use loom::sync::{Arc, Mutex};
 
@@ -228,6 +229,65 @@ fn one_draw_requests_the_refill() {
         let requested =
             others.map(|t| t.join().unwrap()).into_iter().chain([requests(&server)]).filter(|request| *request).count();
         assert_eq!(requested, 1);
+    });
+}
+
+/// A ring, its demand and the number of its refills.
+struct Refilled {
+    server: Arc<Server>,
+    handle: RingHandle,
+    demand: AtomicU64,
+    refills: AtomicU64,
+}
+
+impl Refilled {
+    /// As a worker with this demand, which the ring may have no room for.
+    fn refill(&self, first: i64, demand: u64) {
+        if demand > 0 && self.server.install_unlocked(self.handle, first, demand, None) {
+            self.refills.fetch_add(1, Release);
+        }
+    }
+}
+
+/// The worker drops a request that it finds the ring full with. The call that has made it makes another one.
+#[test]
+fn block_that_waits_while_the_ring_becomes_full_is_requested() {
+    request_while_the_ring_becomes_full(true);
+}
+
+/// The control.
+#[test]
+#[should_panic(expected = "nothing is requested")]
+fn block_that_sees_refills_after_its_draw_waits_in_vain() {
+    request_while_the_ring_becomes_full(false);
+}
+
+fn request_while_the_ring_becomes_full(sees_before: bool) {
+    loom::model(move || {
+        let server = Server::new();
+        let handle = server.attach(KEY, 1);
+        server.install(handle, 1, 1, None);
+        let (demand, refills) = (AtomicU64::new(0), AtomicU64::new(0));
+        let shared = Arc::new(Refilled { server, handle, demand, refills });
+        let worker = spawn(&shared, |shared| {
+            shared.refill(11, 1);
+            shared.refill(21, shared.demand.swap(0, Acquire));
+        });
+        let mut requests = Requests::new(shared.refills.load(Acquire));
+        if shared.server.block(handle, 2).is_empty() {
+            if !sees_before {
+                requests.see(shared.refills.load(Acquire));
+            }
+            assert!(requests.is_due());
+            shared.demand.fetch_add(2, Release);
+            requests.make();
+            worker.join().unwrap();
+            requests.see(shared.refills.load(Acquire));
+            let is_served = !shared.server.block(handle, 2).is_empty();
+            assert!(is_served || requests.is_due() || shared.demand.load(Relaxed) > 0, "nothing is requested");
+        } else {
+            worker.join().unwrap();
+        }
     });
 }
 
