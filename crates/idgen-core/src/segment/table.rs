@@ -48,8 +48,8 @@ pub struct RingTable<'a> {
     pub hand: usize,
     /// How often a tag has lost its ring to another one.
     pub displaced: u64,
-    /// What tags have left that have lost their rings to others: a tag that returns goes on there. So only a restart costs it
-    /// values, although there are more tags than rings.
+    /// What tags have left that have lost their rings to others: a tag that returns goes on there. So one with a single range
+    /// loses no values, although there are more tags than rings. Of several ranges, as a fleet has, only the largest is kept.
     pub rests: TagMap<'a, Rest>,
 }
 
