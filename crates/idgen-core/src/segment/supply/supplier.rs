@@ -189,10 +189,11 @@ impl Supplier {
         let (range, origin) = self.requests.take_values(port, &stock.row.tag, server, count)?;
         let step = (count as i64).clamp(definition.min_step, definition.max_step);
         let version = receive(port, creation, number, range.last(), &origin, step)?;
+        // Also if they are skipped: a report below it and one above it would look like a loss of grants.
+        stock.row.definition.max_id = range.last();
         if port.was_cancelled() {
             return Err(Failure::Tag(NoValues::Skipped(range)));
         }
-        stock.row.definition.max_id = range.last();
         let (low_water, turn) = (stock.low_water(), turn.map(|(number, _)| number));
         port.install(ring.tenant.key, NewRange { range, version, is_attached: true, low_water, turn, began_us });
         Ok(())
