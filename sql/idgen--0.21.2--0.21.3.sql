@@ -51,5 +51,6 @@ CREATE INDEX worker_id_held ON idgen.worker_id (pool text_pattern_ops, not_after
 
 DROP INDEX idgen.worker_id_owner;
 CREATE INDEX worker_id_owner ON idgen.worker_id (pool text_pattern_ops, pg_catalog.hashtext(owner), not_after) WHERE owner IS NOT NULL;
+
 COMMENT ON COLUMN idgen.lease.clock IS
     'identifies CLOCK_BOOTTIME: the boot of the machine, the offset of the time namespace, the file global/pg_control, and the number in idgen_place';
