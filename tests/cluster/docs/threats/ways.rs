@@ -37,7 +37,7 @@ const CHANGE: [&str; 21] = [
     "DELETE FROM {t}",
     "TRUNCATE {t}",
     "MERGE INTO {t} USING (VALUES (1)) AS new ON true WHEN MATCHED THEN DELETE",
-    "INSERT INTO {t} ({c}) VALUES (DEFAULT) ON CONFLICT ON CONSTRAINT {n}_pkey DO UPDATE SET {c} = DEFAULT",
+    "INSERT INTO {t} ({c}) VALUES (DEFAULT) ON CONFLICT ({k}) DO UPDATE SET {c} = DEFAULT",
     "SELECT FROM {t} FOR UPDATE",
     "SELECT FROM {t} FOR KEY SHARE",
     "DO $$ BEGIN LOCK TABLE {t} IN ACCESS EXCLUSIVE MODE; END $$",
@@ -56,6 +56,19 @@ const CHANGE: [&str; 21] = [
     "DROP TABLE {t}",
 ];
 
+/// The columns of the unique index that a conflict is found by.
+fn key_of(table: &str) -> &'static str {
+    match table {
+        "lease" => "name, slot",
+        "segment" => "tag",
+        "segment_server" => "tag, server",
+        "worker_id" => "pool, worker_id",
+        "worker_history" => "one",
+        "public_key" => "prefix, version",
+        _ => "name",
+    }
+}
+
 /// The script with a step for each way.
 pub fn expanded(script: &str) -> String {
     let steps = |line: &str| {
@@ -65,7 +78,8 @@ pub fn expanded(script: &str) -> String {
         })?;
         let (table, column) = rest.0.split_once('(')?;
         let filled_in = ways.iter().map(|way| {
-            let step = way.replace("{t}", &format!("idgen.{table}")).replace("{n}", table).replace("{c}", column);
+            let step =
+                way.replace("{t}", &format!("idgen.{table}")).replace("{k}", key_of(table)).replace("{c}", column);
             format!("{who}: {step} -> {}\n", rest.1)
         });
         Some(filled_in.collect::<String>())
