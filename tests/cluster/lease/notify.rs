@@ -146,7 +146,7 @@ fn expired_term_is_told_when_fewer_slots_or_a_drop_end_it() {
     let expired = ["0 expired", "1 expired"];
     cluster.wait_for(PATIENCE, "both to expire", || states(&mut cluster.client(), "w") == expired);
     listener.seen(&cluster);
-    execute(&mut client, "SELECT lease_define('w', 1, '100 ms', notify => true)");
+    execute(&mut client, "SELECT lease_define('w', 1, '100 ms', notify => true, force => true)");
     assert_eq!(listener.seen(&cluster), [""; 0]);
     acquire(&mut client, "'w', owner => 'c'");
     assert_eq!(listener.events(&cluster, "w"), ["1 expired b", "0 expired a", "0 granted c"]);
