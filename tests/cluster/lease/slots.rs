@@ -105,7 +105,7 @@ fn with_two_expired(script: &str) {
 #[test]
 fn rolled_back_grant_leaves_an_expired_term_above_the_limit() {
     with_two_expired(
-        "client: SELECT lease_define('s', 1, '100 ms')
+        "client: SELECT lease_define('s', 1, '100 ms', force => true)
          client: BEGIN; SELECT lease_acquire('s', '1 day')
          client: ROLLBACK
          client: SELECT lease_renew('s', $second) IS NOT NULL -> t",
@@ -115,7 +115,7 @@ fn rolled_back_grant_leaves_an_expired_term_above_the_limit() {
 #[test]
 fn grant_waits_for_the_fence_of_a_term_above_the_lowered_limit() {
     with_two_expired(
-        "client: SELECT lease_release('s', $first); SELECT lease_define('s', 1, '100 ms')
+        "client: SELECT lease_release('s', $first); SELECT lease_define('s', 1, '100 ms', force => true)
          holder: BEGIN; SELECT lease_fence('s', $second)
          client: SELECT lease_try_acquire('s') -> nothing
          client waits for transactionid: SELECT slot FROM lease_acquire('s', '1 day')
