@@ -163,8 +163,8 @@ pub fn have_changed(name: &str, slots: Key) -> bool {
     ROWS.read(|rows| rows.find_in_all(&[Key::Text(name), slots], has_changed)).is_some()
 }
 
-/// Waits for all other transactions that have begun a term of the lease, but not for those that begin one meanwhile: there may
-/// be no end of them. The wait is in the lock manager, which detects deadlocks.
+/// Waits for the transactions of other sessions that have begun a term of the lease before this call. Later ones can follow each
+/// other without a gap, so a wait for them too might never end. The wait is in the lock manager, which detects deadlocks.
 pub fn wait_for_grants(name: &str) {
     uncommitted(name).into_iter().for_each(|(_, xid)| xact::wait_for_end_of(xid));
 }

@@ -11,7 +11,7 @@ use super::spi::ExtensionTable;
 use super::xact;
 use parking_lot::Mutex;
 use pgrx::prelude::*;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 
 mod heap;
 mod scan;
@@ -21,7 +21,7 @@ use scan::NO_VERSION;
 pub use scan::{Key, LatestRows, Row, Version};
 pub use write::{Locked, NewValue, Wait};
 
-/// A table whose rows are reached by their key: that of the index of its replica identity.
+/// A table whose rows are reached by their key.
 pub struct RowTable<const N: usize> {
     table: &'static ExtensionTable,
     /// Names by which callers count columns. Those of the key come first, in its order.
@@ -87,8 +87,7 @@ impl<const N: usize> RowTable<N> {
         // SAFETY: the table is locked by the caller, and closed after its last use.
         unsafe {
             let relation = pg_sys::table_open(table, pg_sys::NoLock as i32);
-            // By default it is the primary key, which the tables of earlier versions have.
-            let (index, numbers) = (pg_sys::RelationGetReplicaIndex(relation), self.numbers(relation));
+            let (index, numbers) = (key_of(relation), self.numbers(relation));
             let rows = Rows { relation, last: &self.last, index, numbers };
             let result = work(&rows);
             pg_sys::table_close(relation, pg_sys::NoLock as i32);
@@ -118,6 +117,28 @@ impl<const N: usize> RowTable<N> {
     }
 }
 
+/// The index of the replica identity: by default the primary key, which the tables of earlier versions have. Tools set another
+/// identity for tables without a primary key; then the index has the name that idgen gives it.
+///
+/// # Safety
+/// The relation is open.
+unsafe fn key_of(relation: pg_sys::Relation) -> pg_sys::Oid {
+    // SAFETY: by the above. The names are C strings.
+    unsafe {
+        let identity = pg_sys::RelationGetReplicaIndex(relation);
+        if identity != pg_sys::InvalidOid {
+            return identity;
+        }
+        let form = &*(*relation).rd_rel;
+        let table = CStr::from_ptr(form.relname.data.as_ptr()).to_bytes();
+        let named = |suffix: &[u8]| {
+            let name = CString::new([table, suffix].concat()).expect("a name has no NUL");
+            pg_sys::get_relname_relid(name.as_ptr(), form.relnamespace)
+        };
+        [named(b"_key"), named(b"_pkey")].into_iter().find(|index| *index != pg_sys::InvalidOid).unwrap_or_default()
+    }
+}
+
 impl<const N: usize> Rows<N> {
     /// A superuser can change a table of the extension.
     fn require_plain(&self) {
@@ -138,8 +159,8 @@ impl<const N: usize> Rows<N> {
 errors! {
     fn changed_table(table: &str) {
         ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "table \"{table}\" of extension idgen was changed";
-        detail: "It has a trigger, a check, a generated column, another access method, or another replica identity. idgen \
-            writes its rows without SQL.";
+        detail: "It has a trigger, a check, a generated column, another access method, or no key. idgen writes its rows \
+            without SQL.";
         hint: "Undo that. To observe leases, define them with notify => true.";
     }
 
