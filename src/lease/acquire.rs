@@ -57,9 +57,9 @@ impl Wanted<'_> {
         }
         let tokens = granted.iter().map(|term| term.token);
         if xact::is_read_committed() {
-            // The rest of this statement sees what was there before it waited.
-            let command = xact::snapshot_command();
-            pending::running().after_snapshot.extend(tokens.map(|token| (token, command)));
+            // The rest of this statement, and cursors that are open, see what was there before it waited.
+            let last = xact::last_command();
+            pending::running().after_snapshot.extend(tokens.map(|token| (token, last)));
         } else if self.is_own_statement {
             // So does all that is left of this transaction.
             pending::running().after_snapshot.extend(tokens.map(|token| (token, pg_sys::CommandId::MAX)));

@@ -196,8 +196,14 @@ pub fn leave_serializable() {
     unsafe { ReleasePredicateLocks(false, false) };
 }
 
-/// The command whose statement runs: its snapshot shows what earlier commands of the transaction have written. Those of a
-/// function that the statement calls are later.
+/// The last command of the transaction that has written. The snapshots from then on are of later ones.
+pub fn last_command() -> pg_sys::CommandId {
+    // SAFETY: reads this process's own state.
+    unsafe { pg_sys::GetCurrentCommandId(false) }.saturating_sub(1)
+}
+
+/// The command before which the running statement has taken its snapshot. Statements of a function that it calls have
+/// snapshots of their own.
 pub fn snapshot_command() -> pg_sys::CommandId {
     // SAFETY: a function that SQL has called has a snapshot.
     unsafe { (*pg_sys::GetActiveSnapshot()).curcid }

@@ -226,6 +226,16 @@ fn statement_cannot_fence_by_a_lease_that_it_acquires() {
          next ends -> error 55000 in the statement that has acquired it
          next: SELECT work(token) FROM lease_acquire('a', '1 hour')
          next: TABLE seen -> 41
+         -- A cursor that was open before the grant, and is read after it.
+         holder: SELECT token FROM lease_acquire('c', '1 hour') -> $held
+         next: BEGIN; DECLARE acquiring CURSOR FOR SELECT set_config('my.token', token::text, true) FROM lease_acquire('c', '1 hour')
+         next: INSERT INTO seen VALUES (1)
+         next: DECLARE reading CURSOR FOR SELECT n, lease_fence('c', current_setting('my.token')::bigint) FROM t
+         next waits for Extension: FETCH acquiring
+         holder: BEGIN; SELECT lease_fence('c', $held); UPDATE t SET n = 42; COMMIT; SELECT lease_release('c', $held)
+         next ends
+         next: FETCH reading -> error 55000 in the statement that has acquired it
+         next: ROLLBACK
          next: SELECT token FROM lease_acquire('b') -> $other
          next: SELECT lease_fence('b', $other)",
     );
