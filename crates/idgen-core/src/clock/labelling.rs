@@ -37,10 +37,10 @@ pub(super) fn wait_for<P: Port>(port: &P, mark_ms: i64) -> Result<bool, P::Error
         port.prepare_to_wait();
         request(port, mark_ms, || ());
         let now_us = port.boot_us();
-        if now_us - began_us >= PATIENCE.as_micros() as i64 {
+        let is_late = !label.reach.reaches(mark_ms);
+        if is_late && now_us - began_us >= PATIENCE.as_micros() as i64 {
             label.worker.time_out(now_us);
         }
-        let is_late = !label.reach.reaches(mark_ms);
         let is_given_up = label.worker.is_given_up(now_us, now_us - began_us);
         if is_late && !is_given_up {
             port.wait(WaitFor::Label, RETRY);
