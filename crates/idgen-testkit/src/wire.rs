@@ -41,6 +41,16 @@ impl Session {
         self.send(Some(b'H'), &[]);
     }
 
+    /// Runs a statement, and after its answer one that fails, in one pipeline. That undoes what is not committed by then.
+    pub fn execute_before_an_error(&mut self, sql: &str) {
+        self.execute_without_sync(sql);
+        let (kind, body) = self.read_to(b'C');
+        assert_eq!(kind, b'C', "{sql}: {body}");
+        self.execute_without_sync("SELECT 1 / 0");
+        assert_eq!(self.read_to(b'C').0, b'E');
+        self.sync();
+    }
+
     /// Ends the pipeline, and waits until the server is ready.
     pub fn sync(&mut self) {
         self.send(Some(b'S'), &[]);

@@ -77,6 +77,7 @@ impl<const N: usize> Rows<N> {
         };
         self.newest(key, found, |(version, free, changed)| {
             if let Some(tuple) = free {
+                crate::pg::crash_point!("row: found free");
                 // SAFETY: the relation is open, and a snapshot shows the version. Who has locked it since then is waited for:
                 // the change then stands as of before.
                 return unsafe { self.write(version, tuple) }.map(|()| changed);

@@ -2,11 +2,12 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use idgen_testkit::Cluster;
 use idgen_testkit::ids::assert_increasing;
 use idgen_testkit::lease::take_if_free;
-use idgen_testkit::sql::{column, execute};
+use idgen_testkit::sql::{column, execute, value};
 use postgres::{Client, Error};
 
 use crate::Scene;
@@ -93,4 +94,31 @@ impl Scene for Holding {
         assert!(written.starts_with(&seen.written), "{written:?} lacks some of {:?}", seen.written);
         assert!(written.len() <= seen.written.len() + 1, "{written:?} has more than {:?}", seen.written);
     }
+}
+
+/// Otherwise a take-over could lock the row after it was found free. If that is rolled back later, the lock delay would have
+/// begun long before the revocation.
+#[test]
+fn revocation_locks_the_row_before_it_reads_the_clock() {
+    let holding = Holding::new(Death::Process);
+    let victim = holding.victim();
+    let [mut holder, mut definer] = [victim.serving().client(), victim.serving().client()];
+    execute(&mut holder, "SELECT lease_acquire('l')");
+    victim.arm("row: found free");
+    std::thread::scope(|scope| {
+        let revoking = scope.spawn(|| execute(&mut definer, "SELECT lease_revoke('l')"));
+        while !revoking.is_finished() {
+            if victim.is_stopped() {
+                drop(victim.wait_until_stopped());
+                panic!("it writes a row that it has only found free");
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    });
+    // The control: a renewal comes there.
+    let token: i64 = value(&mut holder, "SELECT token FROM lease_acquire('l')");
+    std::thread::scope(|scope| {
+        scope.spawn(|| execute(&mut holder, &format!("SELECT lease_renew('l', {token})")));
+        assert!(victim.wait_until_stopped().is_some(), "no renewal comes to the point");
+    });
 }

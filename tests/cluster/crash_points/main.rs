@@ -75,6 +75,7 @@ const POINTS: &[(&str, &[Course])] = &[
     ("fleet: answered", &[Segment(Server)]),
     ("fleet: confirmed", &[Segment(Server)]),
     ("fleet: values recorded", &[Segment(Server)]),
+    ("row: found free", &[Lease]),
     ("lease: grant written", &[Lease]),
     ("lease: renewal written", &[Lease]),
     ("lease: fenced", &[Lease]),

@@ -72,6 +72,10 @@ impl Victim {
         fs::rename(next, order).expect("the data directory is writable");
     }
 
+    pub fn is_stopped(&self) -> bool {
+        self.reached().exists()
+    }
+
     /// The process that has stopped at the point. `None` if none comes there.
     pub fn wait_until_stopped(&self) -> Option<(i32, Paused)> {
         let deadline = Instant::now() + PATIENCE;

@@ -106,9 +106,9 @@ fn transaction_that_a_definition_waits_for_acquires_another_slot() {
     );
 }
 
-/// There may be no end of transactions that acquire the lease.
+/// Such transactions can follow each other without a gap, so the wait might never end.
 #[test]
-fn definition_waits_for_no_transaction_that_begins_meanwhile() {
+fn definition_does_not_wait_for_transactions_that_acquire_later() {
     scenario(
         "definer: SELECT lease_define('p', 3, '1 hour')
          -- The slots have rows: a transaction that makes one keeps the others from it.
