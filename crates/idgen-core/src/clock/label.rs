@@ -146,13 +146,16 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 /// The pause after a failure before the worker is requested again.
 pub const RETRY: Duration = Duration::from_secs(1);
 
+/// So many pauses without a request end a series of failures.
+const LULL: i64 = 5;
+
 /// The worker that writes the label: whether one is pending, and whether the last one has failed. Times are those of
 /// CLOCK_BOOTTIME, in microseconds.
 #[derive(Default)]
 pub struct LabelWorker {
     /// When the worker was requested; negative once that request has failed; 0 if none is pending.
     requested_us: AtomicI64,
-    /// Since when no worker has written the label, the first of which has failed then; 0 if none has failed.
+    /// Since when no worker has written the label, the first of which has failed then; 0 if none has failed lately.
     failing_since_us: AtomicI64,
 }
 
@@ -160,11 +163,16 @@ impl LabelWorker {
     /// True if the caller has to start a worker: none is pending, and none has failed just now.
     pub fn request(&self, now_us: i64) -> bool {
         let requested_us = self.requested_us.load(Ordering::Relaxed);
-        let pause = if requested_us < 0 { RETRY } else { PATIENCE };
-        let is_early = requested_us != 0 && now_us - requested_us.abs() < pause.as_micros() as i64;
+        let pause_us = if requested_us < 0 { RETRY } else { PATIENCE }.as_micros() as i64;
+        let since_us = now_us - requested_us.abs();
         // Of several callers, one starts it.
-        !is_early
-            && self.requested_us.compare_exchange(requested_us, now_us, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        let starts = (requested_us == 0 || since_us >= pause_us)
+            && self.requested_us.compare_exchange(requested_us, now_us, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        // Nobody has tried for a while, so what has failed before tells nothing of now.
+        if starts && (requested_us == 0 || since_us >= LULL * pause_us) {
+            self.failing_since_us.store(0, Ordering::Relaxed);
+        }
+        starts
     }
 
     /// True if the mark may pass the label for a caller that has waited so long, because workers fail: a worker that is pending

@@ -41,6 +41,24 @@ fn worker_is_given_up_if_it_fails_for_long_or_the_caller_has_waited() {
     assert!(worker.is_given_up(requested_us + RETRY_US, RETRY_US));
 }
 
+/// Each time, other processes have used up the slots of workers for a moment.
+#[test]
+fn two_failures_with_a_lull_between_them_are_no_series() {
+    let worker = LabelWorker::default();
+    assert!(worker.request(10));
+    worker.fail(10);
+    let later_us = 10 + PATIENCE_US;
+    assert!(worker.request(later_us));
+    worker.fail(later_us);
+    assert!(!worker.is_given_up(later_us, 0));
+    assert!(worker.is_given_up(later_us, RETRY_US), "the caller has waited");
+    // A caller has stopped waiting just as the worker succeeded.
+    worker.succeed();
+    worker.time_out(later_us);
+    assert!(worker.request(later_us + 1));
+    assert!(!worker.is_given_up(later_us + 1 + RETRY_US, RETRY_US));
+}
+
 #[test]
 fn mark_that_passes_the_label_is_told_once_and_known_with_the_next_label() {
     let (reach, mut labels) = (LabelReach::new(), Labels::default());

@@ -113,7 +113,11 @@ fn mark_passes_the_label_where_no_worker_writes_it_and_the_next_label_is_told() 
         assert_eq!(effects.iter().filter(|effect| *effect == "LabelPassed").count(), 1, "{worker:?}: {effects:?}");
         assert_eq!((server.mark(), server.label()), (Some(55_500), 16_500), "{worker:?}");
         // Once workers have failed for long, generation goes on without a wait. Nobody is told again.
-        server.boot_us.set(server.boot_us.get() + 5_000_000);
+        for _ in 0..4 {
+            server.boot_us.set(server.boot_us.get() + 1_000_000);
+            fail_label(&server);
+        }
+        server.boot_us.set(server.boot_us.get() + 1_000_000);
         draw(&server, 55_500).unwrap();
         let effects = server.effects();
         let waits = effects.iter().filter(|effect| *effect == "wait for Label").count();

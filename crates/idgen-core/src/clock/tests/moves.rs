@@ -192,7 +192,12 @@ fn mark_and_floor_pass_the_label_where_no_worker_can_be_started() {
     let moved = begun();
     move_if_due(&moved, NOW_MS + 5500);
     assert!(moved.effects().iter().all(|effect| !effect.contains("Passed")), "the next one may find a slot");
-    moved.boot_us.set(moved.boot_us.get() + 5_000_000);
+    for _ in 0..4 {
+        moved.boot_us.set(moved.boot_us.get() + 1_000_000);
+        move_if_due(&moved, NOW_MS + 5500);
+        assert_eq!(moved.effects(), ["start"]);
+    }
+    moved.boot_us.set(moved.boot_us.get() + 1_000_000);
     move_if_due(&moved, NOW_MS + 5500);
     assert_eq!(moved.effects(), ["start", "write 10000, label up to 15500", "LabelPassed"]);
     // The next one gets its time.
