@@ -94,6 +94,29 @@ fn tables_are_heaps_whatever_the_default_access_method_which_stays() {
     assert_eq!(others(&mut client), [""; 0]);
 }
 
+/// An index that sorts by other rules than those of the operating system passes rows over, so that keys are there twice.
+#[test]
+fn upgrade_keeps_the_safest_of_rows_that_are_there_twice() {
+    let cluster = Cluster::start();
+    let (_, mut client) = install(&cluster, "0.21.2");
+    execute(&mut client, "SELECT lease_define('l'), segment_create('s')");
+    let token: i64 = value(&mut client, "SELECT token FROM lease_acquire('l', '1 hour')");
+    execute(
+        &mut client,
+        "SET allow_system_table_mods = on;
+         UPDATE pg_index SET indisready = false WHERE indexrelid::regclass::text ~ '^idgen.(lease|segment).*_pkey$';
+         INSERT INTO idgen.lease (name, slot, token, depth, role, acquired_at, ttl_us, ends_us, clock, revoked)
+         SELECT name, slot, token + 1, depth, role, acquired_at, ttl_us, ends_us, clock, revoked FROM idgen.lease;
+         INSERT INTO idgen.segment (tag, max_id, owner) SELECT tag, max_id + 7, owner FROM idgen.segment;
+         INSERT INTO idgen.lease_definition SELECT name, 5, ttl, lock_delay, owner, notify FROM idgen.lease_definition;
+         ALTER EXTENSION idgen UPDATE",
+    );
+    assert_eq!(column::<i64>(&mut client, "SELECT token FROM idgen.lease"), [token + 1]);
+    assert_eq!(column::<i64>(&mut client, "SELECT max_id FROM idgen.segment"), [7]);
+    assert_eq!(column::<i32>(&mut client, "SELECT slots FROM idgen.lease_definition"), [5]);
+    execute(&mut client, &format!("SELECT lease_renew('l', {})", token + 1));
+}
+
 /// A role that may not acquire one lease may not acquire several either, after the update and in a restored dump.
 #[test]
 fn functions_for_several_leases_have_the_privileges_of_those_for_one() {
