@@ -46,23 +46,27 @@ impl Wanted<'_> {
             term
         };
         let granted: Vec<HeldTerm> = granted.into_iter().map(finish).collect();
-        self.end_statement(names[0], &granted);
+        self.end_statement(names);
         Some(granted)
     }
 
-    pub fn end_statement(&self, name: &str, granted: &[HeldTerm]) {
+    /// After terms of these leases have begun.
+    fn end_statement(&self, names: &[&str]) {
+        self.commit_or_warn(names[0]);
+        // The rest of this statement, and cursors that are open, see what was there before it waited. In a stricter level, so does
+        // all that is left of this transaction.
+        let last = match xact::is_read_committed() {
+            true => xact::last_command(),
+            false if self.is_own_statement => pg_sys::CommandId::MAX,
+            false => return,
+        };
+        pending::running().after_snapshot.extend(names.iter().map(|name| ((*name).to_owned(), last)));
+    }
+
+    pub fn commit_or_warn(&self, name: &str) {
         match self.is_own_statement {
             true => xact::commit_with_statement(),
             false => errors::not_held_before_commit(name).warn(),
-        }
-        let tokens = granted.iter().map(|term| term.token);
-        if xact::is_read_committed() {
-            // The rest of this statement, and cursors that are open, see what was there before it waited.
-            let last = xact::last_command();
-            pending::running().after_snapshot.extend(tokens.map(|token| (token, last)));
-        } else if self.is_own_statement {
-            // So does all that is left of this transaction.
-            pending::running().after_snapshot.extend(tokens.map(|token| (token, pg_sys::CommandId::MAX)));
         }
     }
 

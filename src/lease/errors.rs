@@ -53,16 +53,16 @@ errors! {
 
     fn snapshot_too_old(name: &str) {
         ERRCODE_T_R_SERIALIZATION_FAILURE: "could not serialize access: lease \"{name}\" may have had another holder \
-            since this transaction began";
-        detail: "The transaction's snapshot does not show what that holder has written.";
+            since this snapshot was taken";
+        detail: "The snapshot does not show what that holder has written.";
         hint: "Acquire the lease in a transaction of its own, before the one that works under it.";
     }
 
-    fn fenced_by_acquiring_statement(name: &str) {
-        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "cannot fence by lease \"{name}\" in the statement that has \
+    fn used_by_acquiring_statement(name: &str) {
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "cannot work under lease \"{name}\" in the statement that has \
             acquired it";
         detail: "The statement's snapshot may not show what the last holder has written.";
-        hint: "Acquire the lease in a statement of its own, before the one that fences by it.";
+        hint: "Acquire the lease in a statement of its own, before the one that fences by it or writes.";
     }
 
     fn no_boot_id(error: &std::io::Error) {

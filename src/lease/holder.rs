@@ -62,7 +62,7 @@ unsafe fn acquire_by_args(
         Some(token) => {
             xact::require_read_write(function);
             let deepened = within(limit, || deepen(name, token, &wanted))?;
-            wanted.end_statement(name, &[]);
+            wanted.commit_or_warn(name);
             Some(columns(name, deepened))
         }
         None => wanted.acquire(&[name], function, limit)?.pop().map(|term| columns(name, term)),
@@ -141,12 +141,9 @@ fn lease_fence(name: Option<Text>, token: Option<i64>) {
 pub fn fence(name: &str, token: i64) {
     let slot = lease::fence(&row_of(name, token), token).unwrap_or_else(|| raise_stale(name, token));
     crate::pg::crash_point!("lease: fenced");
-    if pending::running().after_snapshot.get(&token).is_some_and(|last| xact::snapshot_command() <= *last) {
-        errors::fenced_by_acquiring_statement(name).raise();
-    }
+    pending::refuse_in_acquiring_statement(name);
     let is_it = |row: &LeaseRow| (row.value::<i64>(TOKEN) == token).then_some(());
-    let is_in_snapshot = || ROWS.read(|rows| rows.find_in_snapshot(&slot_key(name, slot), is_it)).is_some();
-    if !xact::is_read_committed() && !is_in_snapshot() {
+    if ROWS.read(|rows| rows.find_in_snapshot(&slot_key(name, slot), is_it)).is_none() {
         // The snapshot is older than the term, and may not show what the holder before has written.
         errors::snapshot_too_old(name).raise();
     }
@@ -197,7 +194,8 @@ fn raise_stale(name: &str, token: i64) -> ! {
 }
 
 /// A trigger before writes of rows, or before statements, for TRUNCATE. Its arguments are the name of the lease, and
-/// 'shared' to accept fences by shared terms too. Raises 55000 unless the transaction has fenced by the lease, and 39P01 if the trigger is not declared as it must be.
+/// 'shared' to accept fences by shared terms too. Raises 55000 unless the transaction has fenced by the lease, and in the statement
+/// that has acquired it; and 39P01 if the trigger is not declared as it must be.
 ///
 /// Reads the transaction's list of fences, which follows savepoints as the lock on the lease's row does. So a write
 /// does not lock that row again.
@@ -222,6 +220,8 @@ fn lease_guard(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {
         let table = unsafe { CStr::from_ptr((*(*call.tg_relation).rd_rel).relname.data.as_ptr()) };
         errors::not_fenced(&name, &datum::name(table), has_fenced(true)).raise();
     }
+    // A function that the statement has called may have fenced, by a snapshot of its own.
+    pending::refuse_in_acquiring_statement(&name);
     let is_update = call.tg_event & pg_sys::TRIGGER_EVENT_OPMASK == pg_sys::TRIGGER_EVENT_UPDATE;
     // Null for a statement.
     if is_update { call.tg_newtuple.into() } else { call.tg_trigtuple.into() }

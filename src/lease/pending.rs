@@ -28,9 +28,8 @@ pub struct Transaction {
     /// What the log has of the transaction, if that is a release and nothing else. If it ends like this, its commit does not wait
     /// for the disk: a crash that loses the release costs a wait for the end of the term, and never lets two hold it.
     pub release_only: Option<u64>,
-    /// Terms that it has begun, and up to which command its snapshots may not show what the last holder has written, so that it
-    /// cannot fence by them.
-    pub after_snapshot: HashMap<i64, pg_sys::CommandId>,
+    /// Leases that it has acquired, and up to which command its snapshots may not show what the last holder has written.
+    pub after_snapshot: HashMap<String, pg_sys::CommandId>,
     /// Broadcast when the transaction has ended.
     conditions: Vec<&'static ConditionVariable>,
 }
@@ -46,6 +45,13 @@ pub fn running() -> MutexGuard<'static, Transaction> {
         xact::at_exit(at_exit);
     });
     RUNNING.lock()
+}
+
+/// Raises 55000 in a statement whose snapshot may be older than the term of this lease that the transaction has begun.
+pub fn refuse_in_acquiring_statement(name: &str) {
+    if running().after_snapshot.get(name).is_some_and(|last| xact::snapshot_command() <= *last) {
+        errors::used_by_acquiring_statement(name).raise();
+    }
 }
 
 /// Records an effect of the transaction on a term, unless it changes no answer.

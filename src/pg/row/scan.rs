@@ -1,6 +1,7 @@
 //! Finding rows by their key, and their values.
 
 use super::super::datum::Text;
+use super::super::xact;
 use super::{Rows, heap, unreadable};
 use pgrx::prelude::*;
 
@@ -58,10 +59,9 @@ impl<const N: usize> Rows<N> {
         }
     }
 
-    /// As [`LatestRows::find`], of what the transaction's snapshot shows.
+    /// As [`LatestRows::find`], of what the running statement sees.
     pub fn find_in_snapshot<R>(&self, key: &[Key], read: impl FnMut(&Row<N>) -> Option<R>) -> Option<R> {
-        // SAFETY: in a transaction, which keeps its snapshot while a statement runs.
-        self.scan(key, unsafe { pg_sys::GetTransactionSnapshot() }, read)
+        self.scan(key, xact::statement_snapshot(), read)
     }
 
     /// The same of all versions that are not vacuumed.

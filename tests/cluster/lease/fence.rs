@@ -226,15 +226,37 @@ fn statement_cannot_fence_by_a_lease_that_it_acquires() {
          next ends -> error 55000 in the statement that has acquired it
          next: SELECT work(token) FROM lease_acquire('a', '1 hour')
          next: TABLE seen -> 41
+         -- A function that the statement calls sees what was written. The statement does not.
+         holder: CREATE TABLE kept (n int);
+                 CREATE TRIGGER guard BEFORE INSERT ON kept FOR EACH ROW EXECUTE FUNCTION lease_guard('g');
+                 CREATE FUNCTION fence(token bigint) RETURNS void LANGUAGE plpgsql AS $$
+                 BEGIN PERFORM lease_fence('g', token); END $$;
+                 CREATE FUNCTION keep(token bigint) RETURNS void LANGUAGE plpgsql AS $$
+                 BEGIN PERFORM fence(token); INSERT INTO kept SELECT n FROM t; END $$
+         holder: SELECT token FROM lease_acquire('g', '1 hour') -> $guarded
+         next waits for Extension: WITH acquired AS MATERIALIZED (SELECT token FROM lease_acquire('g', '1 hour')),
+             fenced AS MATERIALIZED (SELECT fence(token) FROM acquired) INSERT INTO kept SELECT n FROM t, fenced
+         holder: BEGIN; SELECT lease_fence('g', $guarded); UPDATE t SET n = 42; COMMIT; SELECT lease_release('g', $guarded)
+         next ends -> error 55000 in the statement that has acquired it
+         next: SELECT keep(token) FROM lease_acquire('g', '1 hour')
+         next: TABLE kept -> 42
          -- A cursor that was open before the grant, and is read after it.
          holder: SELECT token FROM lease_acquire('c', '1 hour') -> $held
          next: BEGIN; DECLARE acquiring CURSOR FOR SELECT set_config('my.token', token::text, true) FROM lease_acquire('c', '1 hour')
          next: INSERT INTO seen VALUES (1)
          next: DECLARE reading CURSOR FOR SELECT n, lease_fence('c', current_setting('my.token')::bigint) FROM t
          next waits for Extension: FETCH acquiring
-         holder: BEGIN; SELECT lease_fence('c', $held); UPDATE t SET n = 42; COMMIT; SELECT lease_release('c', $held)
+         holder: BEGIN; SELECT lease_fence('c', $held); UPDATE t SET n = 43; COMMIT; SELECT lease_release('c', $held)
          next ends
          next: FETCH reading -> error 55000 in the statement that has acquired it
+         next: ROLLBACK
+         -- Another session acquires for a cursor that was open before.
+         holder: SELECT token FROM lease_acquire('d', '1 hour') -> $held_too
+         next: BEGIN; DECLARE reading CURSOR FOR SELECT n, lease_fence('d', current_setting('my.token')::bigint) FROM t
+         holder: BEGIN; SELECT lease_fence('d', $held_too); UPDATE t SET n = 44; COMMIT; SELECT lease_release('d', $held_too)
+         holder: SELECT token FROM lease_acquire('d', '1 hour') -> $later
+         next: SELECT set_config('my.token', '$later', true)
+         next: FETCH reading -> error 40001 another holder
          next: ROLLBACK
          next: SELECT token FROM lease_acquire('b') -> $other
          next: SELECT lease_fence('b', $other)",
