@@ -13,6 +13,8 @@ ROUNDS ?= 1
 SEED ?= 0
 # How long `make fuzz` runs each fuzz target, and `make simulate` and `make simulate-holes` search.
 SECONDS ?= 60
+# The targets of the cluster tests that `make test-assertions` runs, by default all.
+TESTS ?=
 # The releases of Debian of `make test-packages`, by default all.
 SUITES ?=
 # The subjects of `make bench`, by default all of them. --quick only checks that the bench works.
@@ -146,10 +148,11 @@ smoke: dev-deps install ## the cluster tests that depend on the version of Postg
 # Not the server of the other targets, because this one is slow.
 ASSERTIONS = $(shell scripts/cache-dir.sh)/postgresql-$(PG)-assertions
 
-test-assertions: assertions-deps ## SQL and cluster tests on a PostgreSQL that checks its own assertions; PG=18 or another
-	@scripts/build-postgresql.sh "$(ASSERTIONS)" --enable-cassert
+test-assertions: assertions-deps ## SQL and cluster tests on a PostgreSQL that checks its own assertions; TESTS="lease lock" for fewer
+	@scripts/build-postgresql.sh "$(ASSERTIONS)" --enable-cassert --enable-injection-points
 	@$(MAKE) installcheck PG_CONFIG="$(ASSERTIONS)/bin/pg_config"
-	@PG_CONFIG="$(ASSERTIONS)/bin/pg_config" $(CARGO) test -p idgen-cluster-tests
+	@PG_CONFIG="$(ASSERTIONS)/bin/pg_config" scripts/crash-points.sh
+	@PG_CONFIG="$(ASSERTIONS)/bin/pg_config" $(CARGO) test -p idgen-cluster-tests $(addprefix --test=,$(TESTS))
 
 test-upgrade: dev-deps install ## tests of pg_upgrade from PostgreSQL 15; PG=18 selects the version to upgrade to
 	@scripts/pg-upgrade.sh

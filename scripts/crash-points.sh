@@ -10,8 +10,12 @@ trap 'rm -rf "$work"' EXIT
 chmod 755 "$work" # the server's user enters it
 
 version=$("$installed" --version | sed -n 's/^PostgreSQL \([0-9]*\).*/\1/p')
+points=crash-points
+if [[ $version -ge 18 && $("$installed" --configure) = *--enable-injection-points* ]]; then
+  points=injection-points # PostgreSQL's own, too
+fi
 # shellcheck disable=SC2086 # flags
-cargo build -p idgen --no-default-features --features "pg$version,crash-points" ${PGRX_BUILD_FLAGS:-}
+cargo build -p idgen --no-default-features --features "pg$version,$points" ${PGRX_BUILD_FLAGS:-}
 PG_CONFIG=$(PG_CONFIG=$installed scripts/copy-server.sh "$work")
 export PG_CONFIG
 install -m 0644 "${CARGO_TARGET_DIR:-target}/debug/libidgen.so" "$("$PG_CONFIG" --pkglibdir)/idgen.so"
@@ -23,4 +27,4 @@ if has_points "$installed"; then
   echo "crash-points: the installed library has points, which only tests may have" >&2
   exit 1
 fi
-cargo test -p idgen-cluster-tests --features idgen-cluster-tests/crash-points --test crash_points
+cargo test -p idgen-cluster-tests --features "idgen-cluster-tests/$points" --test crash_points

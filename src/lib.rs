@@ -49,6 +49,8 @@ pub extern "C-unwind" fn _PG_init() {
     settings::define(preloading);
     if preloading {
         shmem::install_hooks();
+        #[cfg(feature = "injection-points")]
+        shmem::at_startup(pg::attach_injection_points);
         shmem::at_startup(place::begin);
         clock::init();
         snowflake::init();

@@ -1,6 +1,9 @@
 //! PostgreSQL's primitives, under PostgreSQL's names. Nothing here knows what idgen does; the lists of hosts of a connection
 //! string are the core's.
 
+#[cfg(feature = "injection-points")]
+use std::ffi::{CStr, c_char, c_int, c_void};
+
 pub mod advisory_lock;
 pub mod bgworker;
 mod copy_batches;
@@ -44,4 +47,37 @@ pub fn reach_crash_point(name: &str) {
         // SAFETY: a signal to this process.
         unsafe { libc::raise(libc::SIGSTOP) };
     }
+}
+
+/// At the start of the server: PostgreSQL's own points that idgen's tests want, from a PostgreSQL that is built with them.
+#[cfg(feature = "injection-points")]
+pub fn attach_injection_points() {
+    unsafe extern "C-unwind" {
+        fn InjectionPointAttach(
+            name: *const c_char,
+            library: *const c_char,
+            function: *const c_char,
+            data: *const c_void,
+            size: c_int,
+        );
+    }
+    let points = [
+        c"checkpoint-before-old-wal-removal",
+        c"heap_update-before-pin",
+        c"multixact-create-from-members",
+        c"promotion-after-wal-segment-cleanup",
+        c"transaction-end-process-inval",
+    ];
+    let function = c"idgen_reach_injection_point".as_ptr();
+    for point in points {
+        // SAFETY: shared memory exists, and PostgreSQL copies the texts.
+        unsafe { InjectionPointAttach(point.as_ptr(), c"idgen".as_ptr(), function, std::ptr::null(), 0) };
+    }
+}
+
+#[cfg(feature = "injection-points")]
+#[unsafe(no_mangle)]
+extern "C" fn idgen_reach_injection_point(name: *const c_char) {
+    // SAFETY: PostgreSQL passes the name of the point.
+    reach_crash_point(unsafe { CStr::from_ptr(name) }.to_str().expect("it is ASCII"));
 }

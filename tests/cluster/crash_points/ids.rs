@@ -21,6 +21,8 @@ pub enum Course {
     Draw,
     /// The server has crashed after draws, and starts as a standby.
     Start,
+    /// The same, and it is promoted.
+    Promotion,
     /// Sessions have drawn, and the server stops.
     Stop,
     /// WAL was reset, and the server starts.
@@ -71,7 +73,7 @@ impl Scene for Drawing {
         self.seen.lock().unwrap().extend(ids(&mut cluster.client(), DRAW));
         *self.place.lock().unwrap() = fs::read_to_string(cluster.data_dir().join("idgen_place")).expect("a place");
         match self.course {
-            Course::Start => {
+            Course::Start | Course::Promotion => {
                 cluster.kill9_all();
                 cluster.write_signal("standby.signal");
             }
@@ -92,6 +94,11 @@ impl Scene for Drawing {
                 draw();
             }),
             Course::Start | Course::Loss => self.cluster().spawn(),
+            Course::Promotion => {
+                self.cluster().spawn();
+                self.cluster().wait_until_ready();
+                self.cluster().execute("SELECT pg_promote(wait => false)");
+            }
             Course::Stop => {
                 kill(Pid::from_raw(self.cluster().pid_of_postmaster()), Signal::SIGINT).expect("the server runs")
             }

@@ -36,8 +36,8 @@ impl Holding {
         Holding { victim, seen: Mutex::default() }
     }
 
-    /// Holds the lease for one write.
-    fn hold(&self, client: &mut Client) -> Result<(), Error> {
+    /// Holds the lease for one write. A session beside it extends the term, also while the write is not committed.
+    fn hold(&self, client: &mut Client, beside: &mut Client) -> Result<(), Error> {
         let token: i64 = client.query_one("SELECT token FROM lease_acquire('l')", &[])?.get(0);
         let tell = |tell: fn(&mut Seen, i64)| tell(&mut self.seen.lock().unwrap(), token);
         tell(|seen, token| {
@@ -46,8 +46,10 @@ impl Holding {
         });
         client.query_one("SELECT lease_renew('l', $1)", &[&token])?;
         client.batch_execute(&format!(
-            "BEGIN; SELECT lease_fence('l', {token}); INSERT INTO written (token) VALUES ({token}); COMMIT"
+            "BEGIN; SELECT lease_fence('l', {token}); INSERT INTO written (token) VALUES ({token})"
         ))?;
+        beside.query_one("SELECT lease_renew('l', $1)", &[&token])?;
+        client.batch_execute("COMMIT")?;
         tell(|seen, token| seen.written.push(token));
         tell(|seen, _| seen.holds = false);
         client.query_one("SELECT lease_release('l', $1)", &[&token])?;
@@ -61,8 +63,8 @@ impl Scene for Holding {
     }
 
     fn work(&self, goes_on: &AtomicBool) {
-        let Ok(mut client) = self.victim.serving().try_client() else { return };
-        while goes_on.load(Ordering::SeqCst) && self.hold(&mut client).is_ok() {}
+        let [Ok(mut client), Ok(mut beside)] = [(); 2].map(|()| self.victim.serving().try_client()) else { return };
+        while goes_on.load(Ordering::SeqCst) && self.hold(&mut client, &mut beside).is_ok() {}
     }
 
     fn check(&self) {

@@ -1,7 +1,8 @@
 //! A crash at every step: each point of the source is reached by a workload, the server dies right there, and the promises
 //! are checked on the server that goes on.
 //!
-//! The points are `crash_point!("...")` in `src/`. To add one, write it between the two steps, and a row in [`POINTS`].
+//! The points are `crash_point!("...")` in `src/`. To add one, write it between the two steps, and a row in [`POINTS`]. Those of
+//! PostgreSQL are named in `src/pg/mod.rs`, and in [`OF_POSTGRESQL`].
 
 mod ids;
 mod lease;
@@ -41,7 +42,7 @@ enum Course {
     Worker(worker::Role),
 }
 use Course::{Ids, Lease, Segment, Worker};
-use ids::Course::{Draw, First, Loss, Start, Stop};
+use ids::Course::{Draw, First, Loss, Promotion, Start, Stop};
 use segment::Role::{Alone, Coordinator, Server};
 use worker::Role::{Keeper, Pool};
 
@@ -98,9 +99,19 @@ const POINTS: &[(&str, &[Course])] = &[
     ("keeper: released", &[Worker(Keeper)]),
 ];
 
+/// PostgreSQL's own points, with the workloads that reach them. It has them from version 18 on, if it is built with them.
+const OF_POSTGRESQL: &[(&str, &[Course])] = &[
+    ("heap_update-before-pin", &[Lease, Segment(Alone), Segment(Server), Segment(Coordinator), Worker(Pool)]),
+    ("multixact-create-from-members", &[Lease]),
+    ("transaction-end-process-inval", &[Ids(First), Ids(Draw)]),
+    ("checkpoint-before-old-wal-removal", &[Ids(Stop)]),
+    ("promotion-after-wal-segment-cleanup", &[Ids(Promotion)]),
+];
+
 /// Acts out one kind of workload: every point by every death in a soak, by one of them otherwise.
 fn act_all(is_wanted: fn(Course) -> bool) {
-    let rows = POINTS.iter().flat_map(|(point, courses)| courses.iter().map(move |course| (*point, *course)));
+    let others = if cfg!(feature = "injection-points") { OF_POSTGRESQL } else { &[] };
+    let rows = POINTS.iter().chain(others).flat_map(|(point, courses)| courses.iter().map(move |course| (*point, *course)));
     let only = std::env::var("IDGEN_CRASH_POINT").ok();
     for (index, (point, course)) in rows.enumerate() {
         if !is_wanted(course) || only.as_ref().is_some_and(|only| !point.contains(only.as_str())) {
@@ -145,7 +156,7 @@ fn ids_are_unique_after_a_crash_at_each_step_of_the_mark_and_its_label() {
 
 #[test]
 fn ids_are_unique_after_a_crash_at_each_step_of_a_start_and_a_stop() {
-    act_all(|course| matches!(course, Ids(Start | Stop | Loss)));
+    act_all(|course| matches!(course, Ids(Start | Promotion | Stop | Loss)));
 }
 
 #[test]
