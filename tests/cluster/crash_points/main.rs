@@ -111,7 +111,8 @@ const OF_POSTGRESQL: &[(&str, &[Course])] = &[
 /// Acts out one kind of workload: every point by every death in a soak, by one of them otherwise.
 fn act_all(is_wanted: fn(Course) -> bool) {
     let others = if cfg!(feature = "injection-points") { OF_POSTGRESQL } else { &[] };
-    let rows = POINTS.iter().chain(others).flat_map(|(point, courses)| courses.iter().map(move |course| (*point, *course)));
+    let rows =
+        POINTS.iter().chain(others).flat_map(|(point, courses)| courses.iter().map(move |course| (*point, *course)));
     let only = std::env::var("IDGEN_CRASH_POINT").ok();
     for (index, (point, course)) in rows.enumerate() {
         if !is_wanted(course) || only.as_ref().is_some_and(|only| !point.contains(only.as_str())) {
