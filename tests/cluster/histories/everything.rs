@@ -2,8 +2,8 @@
 //! settled consumers, a keeper, and 500 short sessions a minute. Then a calm stretch, in which nothing may grow: neither
 //! memory, nor open files, nor shared memory of the postmaster and of idgen's background workers.
 //!
-//! The length is a number of short sessions, so it is known: half a minute, or five minutes for each of the `ROUNDS` of a soak:
-//! `make soak ROUNDS=12` has an hour of it.
+//! The length is a number of short sessions: half a minute, or on two cores ten minutes for each of the `ROUNDS` of a soak:
+//! `make soak ROUNDS=6` has an hour of it.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
