@@ -96,12 +96,12 @@ impl Victim {
     pub fn die(&self, (pid, stopped): (i32, Paused)) {
         match self.death {
             Death::Process if pid != self.cluster.pid_of_postmaster() => {
-                let is_stopping = self.is_stopping();
+                let ends_server = self.is_stopping() || is_startup(pid);
                 self.cluster.kill9(pid);
-                if is_stopping {
+                if ends_server {
                     self.cluster.wait_until_exited();
                 }
-                self.is_down.store(is_stopping, Ordering::SeqCst);
+                self.is_down.store(ends_server, Ordering::SeqCst);
             }
             Death::Process | Death::Server | Death::Power => {
                 self.cluster.kill9_all();
@@ -136,6 +136,11 @@ impl Victim {
         let file = fs::read_to_string(self.cluster.data_dir().join("postmaster.pid")).expect("the server runs");
         file.lines().nth(7).is_some_and(|state| state.trim() == "stopping")
     }
+}
+
+/// The process that recovers, and promotes. The postmaster does not go on without it.
+fn is_startup(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/cmdline")).expect("it is stopped").contains("startup")
 }
 
 /// Draws in a session of its own, after this setting and by this query, until that fails. What it has drawn rises.
