@@ -2,7 +2,10 @@
 //! string are the core's.
 
 #[cfg(feature = "injection-points")]
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::{
+    ffi::{CStr, c_char, c_int, c_void},
+    ptr::NonNull,
+};
 
 pub mod advisory_lock;
 pub mod bgworker;
@@ -56,7 +59,7 @@ pub fn attach_injection_points() {
         fn InjectionPointAttach(
             name: *const c_char,
             library: *const c_char,
-            function: *const c_char,
+            callback: *const c_char,
             data: *const c_void,
             size: c_int,
         );
@@ -68,16 +71,16 @@ pub fn attach_injection_points() {
         c"promotion-after-wal-segment-cleanup",
         c"transaction-end-process-inval",
     ];
-    let function = c"idgen_reach_injection_point".as_ptr();
+    let callback = c"idgen_reach_injection_point".as_ptr();
     for point in points {
         // SAFETY: shared memory exists, and PostgreSQL copies the texts.
-        unsafe { InjectionPointAttach(point.as_ptr(), c"idgen".as_ptr(), function, std::ptr::null(), 0) };
+        unsafe { InjectionPointAttach(point.as_ptr(), c"idgen".as_ptr(), callback, std::ptr::null(), 0) };
     }
 }
 
 #[cfg(feature = "injection-points")]
 #[unsafe(no_mangle)]
-extern "C" fn idgen_reach_injection_point(name: *const c_char) {
+extern "C" fn idgen_reach_injection_point(name: NonNull<c_char>) {
     // SAFETY: PostgreSQL passes the name of the point.
-    reach_crash_point(unsafe { CStr::from_ptr(name) }.to_str().expect("it is ASCII"));
+    reach_crash_point(unsafe { CStr::from_ptr(name.as_ptr()) }.to_str().expect("it is ASCII"));
 }

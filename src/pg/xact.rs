@@ -209,12 +209,6 @@ pub fn snapshot_command() -> pg_sys::CommandId {
     unsafe { (*pg_sys::GetActiveSnapshot()).curcid }
 }
 
-/// What the running statement sees. In stricter levels than READ COMMITTED, with what the transaction has written in between.
-pub fn statement_snapshot() -> pg_sys::Snapshot {
-    // SAFETY: a function that SQL has called has a snapshot, and a transaction with one keeps it.
-    unsafe { if is_read_committed() { pg_sys::GetActiveSnapshot() } else { pg_sys::GetTransactionSnapshot() } }
-}
-
 /// True if each statement sees what was committed before it.
 pub fn is_read_committed() -> bool {
     // SAFETY: reads this process's own state.

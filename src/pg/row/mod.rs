@@ -117,6 +117,12 @@ impl<const N: usize> RowTable<N> {
     }
 }
 
+/// What the running statement sees. In stricter levels than READ COMMITTED, with what the transaction has written in between.
+fn statement_snapshot() -> pg_sys::Snapshot {
+    // SAFETY: a function that SQL has called has a snapshot, and a transaction with one keeps it.
+    unsafe { if xact::is_read_committed() { pg_sys::GetActiveSnapshot() } else { pg_sys::GetTransactionSnapshot() } }
+}
+
 /// The index of the replica identity: by default the primary key, which the tables of earlier versions have. Tools set another
 /// identity for tables without a primary key; then the index has the name that idgen gives it.
 ///

@@ -1,8 +1,7 @@
 //! Finding rows by their key, and their values.
 
 use super::super::datum::Text;
-use super::super::xact;
-use super::{Rows, heap, unreadable};
+use super::{Rows, heap, statement_snapshot, unreadable};
 use pgrx::prelude::*;
 
 /// A condition on a column of the key. A key has one for each of its first columns.
@@ -61,7 +60,7 @@ impl<const N: usize> Rows<N> {
 
     /// As [`LatestRows::find`], of what the running statement sees.
     pub fn find_in_snapshot<R>(&self, key: &[Key], read: impl FnMut(&Row<N>) -> Option<R>) -> Option<R> {
-        self.scan(key, xact::statement_snapshot(), read)
+        self.scan(key, statement_snapshot(), read)
     }
 
     /// The same of all versions that are not vacuumed.
