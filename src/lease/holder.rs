@@ -129,7 +129,7 @@ pub fn release(name: &str, token: i64) -> Option<bool> {
 }
 
 /// Lets the transaction commit only if the token is current, and delays take-overs until the transaction has ended.
-/// Raises what `lease_renew` raises, 40001 if the transaction's snapshot is older than the term, and 55000 in the statement
+/// Raises what `lease_renew` raises, 40001 if the snapshot is older than the term, and 55000 in the statement
 /// that has acquired it.
 #[pg_extern(sql = false)]
 fn lease_fence(name: Option<Text>, token: Option<i64>) {

@@ -146,7 +146,7 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 /// The pause after a failure before the worker is requested again.
 pub const RETRY: Duration = Duration::from_secs(1);
 
-/// So many pauses without a request end a series of failures.
+/// A series of failures ends after this many pauses without a request.
 const LULL: i64 = 5;
 
 /// The worker that writes the label: whether one is pending, and whether the last one has failed. Times are those of
@@ -168,7 +168,7 @@ impl LabelWorker {
         // Of several callers, one starts it.
         let starts = (requested_us == 0 || since_us >= pause_us)
             && self.requested_us.compare_exchange(requested_us, now_us, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        // Nobody has tried for a while, so what has failed before tells nothing of now.
+        // After that long without a request, earlier failures do not count.
         if starts && (requested_us == 0 || since_us >= LULL * pause_us) {
             self.failing_since_us.store(0, Ordering::Relaxed);
         }
