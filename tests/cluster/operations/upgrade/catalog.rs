@@ -104,13 +104,25 @@ fn upgrade_keeps_the_safest_of_rows_that_are_there_twice() {
     execute(
         &mut client,
         "SET allow_system_table_mods = on;
-         UPDATE pg_index SET indisready = false WHERE indexrelid::regclass::text ~ '^idgen.(lease|segment).*_pkey$';
+         UPDATE pg_index SET indisready = false
+         WHERE indexrelid::regclass::text ~ '^idgen.(lease|segment|worker_id|worker_pool).*_pkey$';
          INSERT INTO idgen.lease (name, slot, token, depth, role, acquired_at, ttl_us, ends_us, clock, revoked)
          SELECT name, slot, token + 1, depth, role, acquired_at, ttl_us, ends_us, clock, revoked FROM idgen.lease;
          INSERT INTO idgen.segment (tag, max_id, owner) SELECT tag, max_id + 7, owner FROM idgen.segment;
          INSERT INTO idgen.lease_definition SELECT name, 5, ttl, lock_delay, owner, notify FROM idgen.lease_definition;
+         INSERT INTO idgen.segment_server (tag, server, name, max_id, history, reported_at)
+         SELECT 's', 1, 'one', max_id, '', now() FROM unnest('{9, 8}'::bigint[]) AS max_id;
+         INSERT INTO idgen.worker_pool SELECT 'p', 0, count, '1 min', current_user::regrole FROM unnest('{3, 2}'::int[]) AS count;
+         INSERT INTO idgen.worker_id (pool, worker_id, not_after)
+         SELECT 'p', 1, day FROM unnest('{2030-01-02, 2030-01-01}'::timestamptz[]) AS day;
          ALTER EXTENSION idgen UPDATE",
     );
+    assert_eq!(column::<i64>(&mut client, "SELECT max_id FROM idgen.segment_server"), [9]);
+    assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.worker_pool"), 1);
+    assert!(value::<bool>(
+        &mut client,
+        "SELECT every(not_after = '2030-01-02') FROM idgen.worker_id WHERE worker_id = 1"
+    ));
     assert_eq!(column::<i64>(&mut client, "SELECT token FROM idgen.lease"), [token + 1]);
     assert_eq!(column::<i64>(&mut client, "SELECT max_id FROM idgen.segment"), [7]);
     assert_eq!(column::<i32>(&mut client, "SELECT slots FROM idgen.lease_definition"), [5]);
