@@ -260,8 +260,8 @@ impl Query {
 
     /// Changes what is committed now, and returns the rows that the query returns. A crash after the commit does not undo it:
     /// clients and other processes use it at once. Where another transaction has changed a row, it waits for that one and
-    /// goes on with the newest version, as READ COMMITTED does. A transaction with one snapshot would fail with 40001 there,
-    /// although this never uses that snapshot.
+    /// goes on with the newest version, as READ COMMITTED does. A transaction with one snapshot fails with 40001 there, although
+    /// this never uses that snapshot: it repeats the query instead.
     pub fn write_latest<R>(&self, args: &[DatumWithOid], read: impl Fn(&SpiHeapTupleData) -> R) -> Vec<R> {
         self.run(args, read, Effect::Durable)
     }
@@ -272,8 +272,22 @@ impl Query {
     }
 
     fn run<R>(&self, args: &[DatumWithOid], read: impl Fn(&SpiHeapTupleData) -> R, effect: Effect) -> Vec<R> {
+        if effect == Effect::None || xact::is_read_committed() {
+            return self.run_once(args, &read, effect);
+        }
+        // To replace the level for the query would replace the transaction's snapshot: in SERIALIZABLE, a write looks at that
+        // to find out who else is in conflict, and READ COMMITTED takes a new one for each look.
+        loop {
+            match xact::in_subtransaction(|| Some(self.run_once(args, &read, effect))) {
+                Ok(rows) => return rows.expect("the query returns rows"),
+                Err(cause) if xact::is_overtaken(&cause) => {}
+                Err(cause) => cause.rethrow(),
+            }
+        }
+    }
+
+    fn run_once<R>(&self, args: &[DatumWithOid], read: &impl Fn(&SpiHeapTupleData) -> R, effect: Effect) -> Vec<R> {
         let read_only = effect == Effect::None;
-        let _level = (!read_only && !xact::is_read_committed()).then(as_read_committed);
         let args = datum::arguments(args);
         let mut values: Vec<_> =
             args.iter().map(|arg| arg.datum().map_or(pg_sys::Datum::null(), |datum| datum.sans_lifetime())).collect();
@@ -356,16 +370,6 @@ fn by_index() -> [Replaced<bool>; 3] {
     let variables = [&raw mut pg_sys::enable_seqscan, &raw mut pg_sys::enable_bitmapscan, &raw mut pg_sys::jit_enabled];
     // SAFETY: variables of this process, which the planner reads.
     variables.map(|variable| unsafe { Replaced::new(variable, false) })
-}
-
-/// While the result lives, the executor works as in READ COMMITTED.
-fn as_read_committed() -> Replaced<i32> {
-    // SAFETY: in a transaction, whose first snapshot is taken by its own isolation level. The executor reads the variable
-    // of this process when it finds a changed row.
-    unsafe {
-        pg_sys::GetTransactionSnapshot();
-        Replaced::new(&raw mut pg_sys::XactIsoLevel, pg_sys::XACT_READ_COMMITTED as i32)
-    }
 }
 
 /// An interval as microseconds, but for NULL, for which this is no interval either: the greatest number. So is one that is too

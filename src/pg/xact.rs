@@ -114,6 +114,13 @@ pub fn in_subtransaction<R>(work: impl FnOnce() -> Option<R>) -> Result<Option<R
     }
 }
 
+/// True if the error says that a row has changed since the snapshot of a statement, which then is worth repeating.
+/// Conflicts between SERIALIZABLE transactions have the same SQLSTATE, and do not go away.
+pub fn is_overtaken(cause: &CaughtError) -> bool {
+    let CaughtError::ErrorReport(report) = cause else { return false };
+    report.sql_error_code() == PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE && report.file() != "predicate.c"
+}
+
 /// Reads in a subtransaction and rolls it back, which releases the locks that the read took.
 pub fn rolled_back<R>(read: impl FnOnce() -> R) -> R {
     let mut result = None;
