@@ -57,9 +57,11 @@ pub fn decoded(bytes: &[u8]) -> Cow<'_, str> {
 }
 
 /// As [`decoded`], for display: in a database without an encoding, invalid bytes are replaced. The name of a role can have
-/// some.
+/// some. So is everything other than ASCII outside of a transaction, in which PostgreSQL converts nothing.
 fn decoded_lossy(bytes: &[u8]) -> Cow<'_, str> {
-    if needs_no_conversion() { String::from_utf8_lossy(bytes) } else { decoded(bytes) }
+    // SAFETY: reads this process's own state.
+    let can_convert = !needs_no_conversion() && unsafe { pg_sys::IsTransactionState() };
+    if !can_convert { String::from_utf8_lossy(bytes) } else { decoded(bytes) }
 }
 
 /// The name of an object of PostgreSQL.

@@ -129,7 +129,8 @@ pub fn keep_fatal() {
 
 /// The message of the error of level FATAL that ends this process, if one does.
 pub fn fatal() -> Option<String> {
-    FATAL.lock().as_deref().map(datum::name)
+    let message = FATAL.lock().clone();
+    message.as_deref().map(datum::name)
 }
 
 /// Not guarded: errors of another library pass through this frame, which has nothing to drop then.

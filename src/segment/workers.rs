@@ -249,8 +249,12 @@ pub fn in_transaction<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     IN_TRANSACTION.store(false, Relaxed);
     // The handler of the signal runs in this thread: first it must see that there is no transaction.
     compiler_fence(SeqCst);
-    // SAFETY: a flag of this process. A cancel that came too late would end the process at its next check.
-    unsafe { pg_sys::QueryCancelPending = 0 };
+    // SAFETY: a flag of this process: a cancel that came too late would end the process at its next check. Outside of a
+    // transaction, at most once a second: otherwise autovacuum would learn of the updates at the end of the process only.
+    unsafe {
+        pg_sys::QueryCancelPending = 0;
+        pg_sys::pgstat_report_stat(false);
+    }
     outcome
 }
 

@@ -1,8 +1,9 @@
 //! Every text that idgen reads and returns, in databases with other encodings than UTF-8.
 
-use idgen_testkit::Cluster;
+use idgen_testkit::{Cluster, private_dir};
 use idgen_testkit::sql::{column, execute, expect_error, hint, row, value};
 use postgres::Client;
+use std::process::Command;
 
 /// Database encodings, each with a word that it can represent.
 const WORDS: [(&str, &str); 4] =
@@ -206,4 +207,33 @@ fn length_of_a_name_counts_in_the_encoding_of_the_database() {
     // No table has the names of locks, and that of leases has any length.
     execute(&mut client, "SELECT lock_acquire(repeat('é', 127)), lease_acquire(repeat('é', 127))");
     assert_eq!(column::<String>(&mut client, "SELECT name FROM idgen.locks"), ["é".repeat(127)]);
+}
+
+/// The trigger ends each worker with a message of PostgreSQL, which has a letter of Latin 1 where it is translated.
+#[test]
+fn reason_of_a_worker_that_dies_is_reported_in_every_language() {
+    let cluster = Cluster::start();
+    let locales = private_dir();
+    let german = locales.path().join("de_DE");
+    let made = Command::new("localedef").args(["-i", "de_DE", "-f", "ISO-8859-1"]).arg(german).status();
+    assert!(made.expect("localedef runs").success());
+    cluster.set_env("LOCPATH", locales.path());
+    cluster.restart();
+    let mut client = database(&cluster, "LATIN1");
+    execute(
+        &mut client,
+        "ALTER DATABASE latin1 SET lc_messages = 'de_DE';
+         SELECT segment_create('t', step => 1, min_step => 1, max_step => 1);
+         CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             PERFORM pg_terminate_backend(pg_backend_pid());
+             RETURN NEW;
+         END $$;
+         CREATE TRIGGER zz BEFORE UPDATE ON idgen.segment FOR EACH ROW EXECUTE FUNCTION die();
+         SET idgen.segment_timeout = '3s'",
+    );
+    let error = expect_error(&mut client, "SELECT segment_next('t')", "55P03");
+    let detail = error.detail().expect("the reason");
+    assert!(detail.contains("idgen refill"), "{detail}");
+    execute(&mut client, "DROP FUNCTION die CASCADE");
+    assert_eq!(value::<i64>(&mut client, "SELECT segment_next('t')"), 1);
 }

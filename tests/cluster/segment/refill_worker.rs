@@ -256,6 +256,20 @@ fn settings_of_the_database_do_not_affect_the_refill_worker() {
     (1..=10).for_each(|id| assert_eq!(next(&mut session, "t"), id));
 }
 
+/// Autovacuum goes by the counts.
+#[test]
+fn updates_are_counted_while_the_refill_worker_runs() {
+    let (cluster, [mut client]) = Cluster::builder().start_with_clients();
+    create(&mut client, "t", ONE);
+    next(&mut client, "t");
+    let first = worker(&mut client, "postgres").expect("it has just served");
+    cluster.wait_for(PATIENCE, "a count of updates", || {
+        next(&mut client, "t");
+        value::<i64>(&mut client, "SELECT pg_stat_get_tuples_updated('idgen.segment'::regclass)") > 0
+    });
+    assert_eq!(worker(&mut client, "postgres"), Some(first));
+}
+
 /// The trigger ends each worker, as an error would that PostgreSQL raises as FATAL.
 #[test]
 fn reason_of_a_worker_that_dies_is_reported_and_starts_are_spaced() {
