@@ -4,7 +4,7 @@
 use idgen_testkit::Cluster;
 use idgen_testkit::sql::{column, execute, value};
 
-use super::{current, install, releases};
+use super::{current, database, install, releases};
 
 /// Every object of the extension: its description, definition, privileges and comment.
 const OBJECTS: &str = "
@@ -71,6 +71,34 @@ fn database_upgraded_from_any_release_equals_a_fresh_one_smoke() {
         let version = "SELECT extversion FROM pg_extension WHERE extname = 'idgen'";
         assert_eq!(value::<String>(&mut upgraded, version), current(&cluster), "from {release}");
         assert_eq!(inventory(&mut upgraded), expected, "from {release}");
+    }
+}
+
+/// Whatever the role that creates the extension gives to others by default.
+#[test]
+fn default_privileges_give_no_rights_to_relations() {
+    let cluster = Cluster::start();
+    cluster.execute("CREATE EXTENSION idgen; CREATE ROLE app; CREATE ROLE auditor");
+    let deliberate = "GRANT SELECT ON idgen.segment TO auditor";
+    cluster.execute(deliberate);
+    let privileges = "
+        SELECT concat_ws(' ', c.oid::regclass, grantee::regrole, privilege_type, is_grantable)
+        FROM pg_class c, aclexplode(coalesce(relacl, acldefault('r', relowner)))
+        WHERE relnamespace = 'idgen'::regnamespace AND relkind IN ('r', 'v') ORDER BY 1";
+    let expected: Vec<String> = column(&mut cluster.client(), privileges);
+    for release in ["0.21.4".to_owned(), current(&cluster)] {
+        cluster.execute(&format!("CREATE DATABASE {}", database(&release)));
+        let mut client = cluster.client_in(&database(&release));
+        execute(
+            &mut client,
+            &format!(
+                "ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO app, pg_database_owner, pg_monitor, PUBLIC;
+                 CREATE EXTENSION idgen VERSION '{release}';
+                 {deliberate};
+                 ALTER EXTENSION idgen UPDATE"
+            ),
+        );
+        assert_eq!(column::<String>(&mut client, privileges), expected, "since {release}");
     }
 }
 
