@@ -4,6 +4,7 @@
 use super::ereport;
 use super::session::{self, Replaced};
 use parking_lot::Mutex;
+use pgrx::PgList;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
 use std::ffi::{CStr, c_void};
@@ -181,6 +182,24 @@ pub unsafe fn is_own_statement(fcinfo: pg_sys::FunctionCallInfo) -> bool {
 fn is_in_language() -> bool {
     // SAFETY: a C string. Looks for a relation that nobody has registered, and finds out whether SPI is connected.
     unsafe { pg_sys::SPI_unregister_relation(c"".as_ptr()) != pg_sys::SPI_ERROR_UNCONNECTED }
+}
+
+/// True if the running statement reads no relation, and calls no functions but this one and PostgreSQL's own.
+///
+/// # Safety
+/// `fcinfo` is that of the running call, and [`is_own_statement`].
+pub unsafe fn is_alone_in_statement(fcinfo: pg_sys::FunctionCallInfo) -> bool {
+    let Some(statement) = session::running_statement() else { return false };
+    // SAFETY: by the above. The planner has listed the relations of the statement, and its functions by the hashes of their
+    // keys in the cache of functions.
+    unsafe {
+        let function = pg_sys::Datum::from((*(*fcinfo).flinfo).fn_oid);
+        let (cache, none) = (pg_sys::SysCacheIdentifier::PROCOID as i32, pg_sys::Datum::null());
+        let hash = pg_sys::GetSysCacheHashValue(cache, function, none, none, none);
+        let called = PgList::<pg_sys::PlanInvalItem>::from_pg(statement.invalItems);
+        let is_this = |item: *mut pg_sys::PlanInvalItem| ((*item).cacheId as i32, (*item).hashValue) == (cache, hash);
+        statement.relationOids.is_null() && called.iter_ptr().all(is_this)
+    }
 }
 
 /// Commits at the end of the statement, also if others follow it in a pipeline, as PostgreSQL does for its own commands that

@@ -74,7 +74,8 @@ fn begin() {
 /// give its id times to the next holder. So this raises 25006 where nothing can be written, and 25001 if the call is not of
 /// a statement that is the whole of its transaction.
 ///
-/// In SERIALIZABLE, grants of different pools would fail because of each other: their rows share pages of indexes.
+/// In SERIALIZABLE, grants of different pools would fail because of each other: their rows share pages of indexes. A statement
+/// that reads something else too has to bear that.
 ///
 /// # Safety
 /// `fcinfo` is that of the running call.
@@ -85,7 +86,10 @@ unsafe fn require_own_transaction(function: &CStr, fcinfo: pg_sys::FunctionCallI
         errors::not_own_statement(function).raise();
     }
     xact::commit_with_statement();
-    xact::leave_serializable();
+    // SAFETY: by the above.
+    if unsafe { xact::is_alone_in_statement(fcinfo) } {
+        xact::leave_serializable();
+    }
 }
 
 /// Once a pool is configured, ends a worker id that is not set, or under which no id was issued. No process relies on the

@@ -2,7 +2,7 @@
 //! grants of other pools do not matter. Of two processes with one token, as when a virtual machine is resumed twice, one renews.
 
 use idgen_testkit::grants::epoch_us;
-use idgen_testkit::sql::{execute, expect_error, value};
+use idgen_testkit::sql::{backend_pid, execute, expect_error, value, wait_for_event};
 use idgen_testkit::wire::Session;
 
 use super::{acquire, at, builder, renewal, with_pool};
@@ -67,6 +67,41 @@ fn grants_of_other_pools_fail_no_serializable_transaction() {
             });
         }
     });
+}
+
+/// Two statements each acquire if they see that nobody has. Both have looked before one of them writes.
+#[test]
+fn grant_in_a_statement_that_reads_tables_stays_serializable() {
+    let cluster = builder().conf("default_transaction_isolation", "serializable").start_with_extension();
+    cluster.execute(
+        "SELECT worker_pool_define('p', count => 4, ttl => '10 s');
+         CREATE TABLE registered (worker_id int);
+         CREATE FUNCTION is_first() RETURNS bool LANGUAGE plpgsql AS $$ BEGIN
+             RETURN NOT EXISTS (SELECT FROM registered);
+         END $$",
+    );
+    for condition in ["is_first()", "NOT EXISTS (SELECT FROM registered)"] {
+        cluster.execute("TRUNCATE registered");
+        let mut gate = cluster.client();
+        execute(&mut gate, "SELECT pg_advisory_lock(1)");
+        let register = format!(
+            "WITH seen AS MATERIALIZED (SELECT {condition} AS is_first),
+                  gate AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(1) FROM seen WHERE is_first)
+             INSERT INTO registered SELECT (SELECT worker_id FROM worker_acquire('p', ttl => '10 s')) FROM gate"
+        );
+        let registered: Vec<bool> = std::thread::scope(|scope| {
+            let sessions = [(); 2].map(|()| {
+                let (mut client, register) = (cluster.client(), &register);
+                let pid = backend_pid(&mut client);
+                let session = scope.spawn(move || client.execute(register, &[]).is_ok());
+                wait_for_event(&cluster, pid, "advisory");
+                session
+            });
+            execute(&mut gate, "SELECT pg_advisory_unlock(1)");
+            sessions.into_iter().map(|session| session.join().expect("the session ends")).collect()
+        });
+        assert_eq!(registered.iter().filter(|is_registered| **is_registered).count(), 1, "{condition}");
+    }
 }
 
 /// The grant is committed before its result is sent, so that no later statement can roll it back.
