@@ -6,6 +6,7 @@
 //! also draws one when its own WAL is lost. The file is not in the directory of the high-water file, which operators remove.
 
 use crate::error;
+use crate::pg::ereport::Report;
 use crate::pg::{recovery, session, system_clock, xact};
 use idgen_core::coordinator::Place;
 use idgen_core::history::Identity;
@@ -114,25 +115,25 @@ fn not_updated(error: &io::Error) {
     log!("could not update \"{PATH}\": {error}");
 }
 
-/// What grants from this database. The same for this process from the first call on, which is not during recovery. Raises
-/// 58030 if a file of the data directory cannot be read, and 55000 without preload: a start without it draws no number, so the
-/// one in the file may be that of an earlier state.
-pub fn identity() -> &'static Identity {
+/// What grants from this database. The same for this process from the first success on, which is not during recovery. The
+/// error is 58030 if a file of the data directory cannot be read, and 55000 without preload: a start without it draws no number,
+/// so the one in the file may be that of an earlier state.
+pub fn identity() -> Result<&'static Identity, Report> {
     static IDENTITY: OnceLock<Identity> = OnceLock::new();
-    IDENTITY.get_or_init(|| {
-        if !HAS_BEGUN.load(Relaxed) {
-            error::not_preloaded().raise();
-        }
-        let (place, life) =
-            read_with_life().unwrap_or_else(|(path, error)| error::directory_unreadable(path, &error).raise());
-        Identity {
-            system_identifier: recovery::system_identifier(),
-            timeline: recovery::timeline(),
-            database: session::database(),
-            is_copy: life.is_copied_to(place.directory()),
-            place,
-        }
-    })
+    if let Some(identity) = IDENTITY.get() {
+        return Ok(identity);
+    }
+    if !HAS_BEGUN.load(Relaxed) {
+        return Err(error::not_preloaded());
+    }
+    let (place, life) = read_with_life().map_err(|(path, error)| error::directory_unreadable(path, &error))?;
+    Ok(IDENTITY.get_or_init(|| Identity {
+        system_identifier: recovery::system_identifier(),
+        timeline: recovery::timeline(),
+        database: session::database(),
+        is_copy: life.is_copied_to(place.directory()),
+        place,
+    }))
 }
 
 /// The error names the file.

@@ -235,7 +235,10 @@ fn left(row: &TagRow) -> u64 {
 /// Fails if this coordinator grants no values of a segment, because it does not know yet what a lost history has granted.
 fn servers() -> Check {
     const NAME: &str = "segment servers";
-    let withheld = servers::withheld();
+    let withheld = match servers::withheld() {
+        Ok(withheld) => withheld,
+        Err(report) => return Check::raising(NAME, report),
+    };
     let Some((tag, count)) = withheld.first() else {
         return Check::ok(NAME, "no segment waits for reports of attached servers");
     };

@@ -64,7 +64,7 @@ const PART: u16 = 1;
 impl HistoryStore for Database {
     /// Raises 55000 without preload, and 58030 if a file of the data directory cannot be read.
     fn identity(&self) -> &Identity {
-        place::identity()
+        place::identity().unwrap_or_else(|report| report.raise())
     }
 
     fn now_us(&self) -> i64 {

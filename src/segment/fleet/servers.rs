@@ -4,6 +4,7 @@
 use crate::args;
 use crate::error;
 use crate::pg::datum::{Composite, Text};
+use crate::pg::ereport::Report;
 use crate::pg::latch::WaitEvent;
 use crate::pg::spi::{ExtensionTable, Query, optional_text, text, value};
 use crate::pg::{recovery, xact};
@@ -102,19 +103,24 @@ fn segment_confirm() {
 static CONFIRM_WAIT: WaitEvent = WaitEvent::new(c"IdgenSegmentConfirm");
 
 /// Tags that the current user may see of which no values are granted, each with the number of servers that have not reported.
-pub fn withheld() -> Vec<(String, usize)> {
+/// Fails where this server has no identity, which only tags with a recorded history need.
+pub fn withheld() -> Result<Vec<(String, usize)>, Report> {
     if recovery::is_in_progress() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
-    // Without preload there is no identity, and with no such tag none is needed.
-    let is_interrupted = |recorded: &String| place::identity().state_of(recorded) != HistoryState::Own;
-    let interrupted = store::shared().into_iter().filter(|row| row.link.history.as_ref().is_some_and(is_interrupted));
-    let waiting = interrupted.filter_map(|row| {
+    let mut withheld = Vec::new();
+    for row in store::shared() {
+        let Some(recorded) = &row.link.history else { continue };
+        if place::identity()?.state_of(recorded) == HistoryState::Own {
+            continue;
+        }
         let (shared, current) = SharedTag::read(&mut Rows::default(), &row, None);
         let missing = shared.unreported(&current).len();
-        (missing > 0).then_some((row.tag, missing))
-    });
-    waiting.collect()
+        if missing > 0 {
+            withheld.push((row.tag, missing));
+        }
+    }
+    Ok(withheld)
 }
 
 /// The rows of a coordinator's tags, for the procedures of the core.
@@ -126,7 +132,7 @@ pub struct Rows<'a> {
 
 impl TagRows for Rows<'_> {
     fn identity(&self) -> &Identity {
-        place::identity()
+        place::identity().unwrap_or_else(|report| report.raise())
     }
 
     fn exists(&mut self, tag: &str) -> bool {

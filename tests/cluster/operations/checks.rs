@@ -40,6 +40,26 @@ fn segment_at_its_bound_fails_a_check() {
     assert_ok(&mut client, "segment bounds");
 }
 
+/// A coordinator with a history compares that with its own identity.
+#[test]
+fn coordinator_without_an_identity_fails_a_check() {
+    let (cluster, [mut client]) = builder().start_with_clients();
+    execute(&mut client, "SELECT segment_create('t')");
+    execute(&mut client, "SELECT segment_request('t', 1, 'one', 0, 10)");
+    execute(&mut client, "SELECT worker_pool_define('p', count => 1, ttl => '10 s')");
+    execute(&mut client, "SELECT worker_acquire('p')");
+    let place = cluster.data_dir().join("idgen_place");
+    let hidden = cluster.data_dir().join("hidden");
+    std::fs::rename(&place, &hidden).expect("the file is moved");
+    let mut client = cluster.client();
+    assert_fails(&mut client, "segment servers", "error", &["could not read file \"idgen_place\"", "restart the server"]);
+    std::fs::rename(&hidden, &place).expect("the file is moved back");
+    assert_ok(&mut cluster.client(), "segment servers");
+    cluster.restart_with("shared_preload_libraries", "");
+    let mut client = cluster.client();
+    assert_fails(&mut client, "segment servers", "error", &["shared_preload_libraries"]);
+}
+
 #[test]
 fn detached_segment_fails_a_check() {
     let (_cluster, [mut client]) = builder().conf("idgen.coordinator", "host=nowhere").start_with_clients();
