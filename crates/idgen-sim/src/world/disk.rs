@@ -192,6 +192,13 @@ impl Directory {
         self.signal = (self.control.state != ControlState::InRecovery).then_some(Signal::Backup);
     }
 
+    /// A copy with no more WAL than is flushed.
+    pub fn flushed(&self) -> Self {
+        let mut copy = self.clone();
+        copy.wal.truncate_to_flushed();
+        copy
+    }
+
     /// A copy, as of a cold directory.
     pub fn copy(&self, identity: u64) -> Self {
         let mut copy = self.clone();

@@ -16,12 +16,12 @@ impl Fleet {
             |fleet, stage| fleet.strike(stage, Stage::crash),
             |fleet, stage| fleet.strike(stage, Stage::lose_power),
             Self::stop_cleanly,
-            Self::keep_copy,
+            Self::back_up,
             Self::promote,
             Self::remove_signal,
             Self::restore,
             Self::copy_back,
-            Self::put_snapshot_back,
+            Self::keep_or_put_back_snapshot,
             Self::reset_wal,
             |fleet, stage| fleet.at_server(stage, operators::detach),
             |fleet, stage| fleet.at_server(stage, operators::draw_from_own_row),
@@ -111,24 +111,18 @@ impl Fleet {
         self.shared.spawn(&stage.world, index, "postmaster", life::shut_down);
     }
 
-    /// Keeps a backup of the coordinator, or a snapshot of its disk.
-    fn keep_copy(&mut self, stage: &mut Stage) {
+    fn back_up(&mut self, stage: &mut Stage) {
         let index = self.coordinator();
         if stage.server(index, |server| server.phase) != Phase::Running {
             return;
         }
         let now_us = stage.world.now_us.get();
-        let is_snapshot = stage.world.below(3) == 2;
-        stage.world.tell(index, || if is_snapshot { "is a snapshot" } else { "is backed up" }.to_owned());
-        let kept = stage.server(index, |server| {
-            if !is_snapshot {
-                life::checkpoint(server, now_us);
-            }
-            let mut kept = server.directory.clone();
-            kept.wal.truncate_to_flushed();
-            kept
+        stage.world.tell(index, || "is backed up".to_owned());
+        let backup = stage.server(index, |server| {
+            life::checkpoint(server, now_us);
+            server.directory.flushed()
         });
-        if is_snapshot { self.snapshot = Some(kept) } else { self.backup = Some(kept) }
+        self.backup = Some(backup);
     }
 
     /// A server reaches nobody, or hears nothing.

@@ -16,9 +16,10 @@ pub fn request(backend: &Backend, tag: usize, server: Server, count: u64) -> Ans
     let (origin, reply) = in_transaction(
         backend,
         |transaction| rows::request(transaction, TAGS[tag], server, count),
-        |(_, reply)| {
+        |transaction, (_, reply)| {
             if let Reply::Granted(run) = reply {
-                backend.shared.judge.borrow_mut().grants(tag, server.number, run);
+                let has_noticed = transaction.has_noticed(tag);
+                backend.shared.judge.borrow_mut().grants(tag, (server.number, has_noticed), run);
                 backend.process.tell(|| format!("grants {} to {} to {}", run.first, run.last(), server.number));
             }
         },
@@ -35,7 +36,7 @@ pub fn leave(backend: &Backend, tag: usize, server: Server) -> Answer<()> {
     let left = in_transaction(
         backend,
         |transaction| rows::leave(transaction, TAGS[tag], server),
-        |()| {
+        |_, ()| {
             backend.process.tell(|| format!("{} leaves {} with {}", server.number, TAGS[tag], server.received));
         },
     );
@@ -63,7 +64,7 @@ pub fn confirm(backend: &Backend) -> Answer<()> {
 fn in_transaction<T>(
     backend: &Backend,
     work: impl FnOnce(&mut Transaction) -> Result<T, Refused>,
-    before_commit: impl FnOnce(&T),
+    before_commit: impl FnOnce(&Transaction, &T),
 ) -> Answer<T> {
     let mut transaction = Transaction::new(backend);
     let refused = |reason: &str| Failure::Tag(NoValues::Raised(reason.to_owned()));
@@ -73,7 +74,7 @@ fn in_transaction<T>(
         Refused::Unknown => refused(UNKNOWN.0),
         Refused::Chained | Refused::CreatedHere | Refused::AboveUpperBound { .. } => refused("it is refused"),
     })?;
-    before_commit(&result);
+    before_commit(&transaction, &result);
     transaction.commit();
     Ok(result)
 }

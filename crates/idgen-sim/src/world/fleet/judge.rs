@@ -34,11 +34,12 @@ pub struct Drawn {
 }
 
 impl Judge {
-    /// A backend of the coordinator grants values.
-    pub fn grants(&mut self, tag: usize, server: i64, run: &ValueRun) {
+    /// A backend of the coordinator grants values to a server, which may have reported in the same transaction that values are
+    /// lost.
+    pub fn grants(&mut self, tag: usize, (server, has_noticed): (i64, bool), run: &ValueRun) {
         let tag = &mut self.tags[tag];
         tag.granted.push((server, *run));
-        if tag.lost_until.is_some_and(|lost| run.first <= lost) {
+        if !has_noticed && tag.lost_until.is_some_and(|lost| run.first <= lost) {
             tag.excepted.push((run.first, run.last()));
         }
     }

@@ -154,10 +154,16 @@ impl Fleet {
         self.start(stage, index);
     }
 
-    /// A snapshot of the coordinator's disk is put back, which leaves no trace.
-    pub fn put_snapshot_back(&mut self, stage: &mut Stage) {
-        let Some(snapshot) = self.snapshot.clone() else { return };
+    /// A snapshot of the coordinator's disk is kept, and later put back, which leaves no trace.
+    pub fn keep_or_put_back_snapshot(&mut self, stage: &mut Stage) {
         let index = self.coordinator();
+        let Some(snapshot) = self.snapshot.take() else {
+            if stage.server(index, |server| server.phase) == Phase::Running {
+                stage.world.tell(index, || "a snapshot of its disk is kept".to_owned());
+                self.snapshot = Some(stage.server(index, |server| server.directory.flushed()));
+            }
+            return;
+        };
         stage.world.tell(index, || "a snapshot of its disk is put back".to_owned());
         stage.world.reach("a snapshot of a coordinator's disk is put back");
         self.stop_at_once(stage, index);

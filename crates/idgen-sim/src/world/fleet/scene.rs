@@ -50,6 +50,7 @@ impl Scene for Fleet {
             Self::start_session,
             Self::start_stopped,
             Self::attach,
+            Self::attach,
             Self::copy_to_standby,
             |fleet, stage| fleet.end_faults(stage),
         ]
@@ -66,7 +67,7 @@ impl Scene for Fleet {
         }
     }
 
-    /// Each attached server draws of each tag.
+    /// Each attached server draws of each tag, and gets new values for that.
     fn live(&mut self, stage: &mut Stage) -> bool {
         if self.looks_in == 0 {
             self.look(stage);
@@ -153,13 +154,13 @@ impl Fleet {
             if busy.insert(*server) && stage.server(*server, |server| server.phase) == Phase::Running {
                 let (tag, has_drawn) = (*tag, has_drawn.clone());
                 self.shared.spawn(&stage.world, *server, "last session", move |backend| {
-                    has_drawn.set(has_drawn.get() | sessions::draw_once(backend, tag).is_ok());
+                    has_drawn.set(has_drawn.get() | sessions::draw_new(backend, tag).is_ok());
                 });
             }
         }
     }
 
-    /// True for a tag that is attached, and has not drawn since faults have ended.
+    /// True for a tag that is attached, and has not drawn new values since faults have ended.
     fn has_to_draw(stage: &Stage, (server, tag, has_drawn): &(usize, usize, Rc<Cell<bool>>)) -> bool {
         !has_drawn.get() && tag_row(&stage.world, *server, *tag).is_some_and(|row| row.link.is_attached())
     }

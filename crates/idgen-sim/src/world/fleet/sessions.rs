@@ -4,7 +4,7 @@ use super::super::effects::Canceled;
 use super::super::rows::{Key, Row};
 use super::judge::Drawn;
 use super::memory::RingRow;
-use super::{Backend, TAGS};
+use super::{Backend, TAGS, tag_row};
 use idgen_core::segment::turns::Ticket;
 use idgen_core::segment::{Draw, RingHandle, ValueRun};
 use idgen_core::tenancy::Ended;
@@ -43,7 +43,7 @@ pub fn draw(backend: &Backend) {
             let (want, is_block) = (world.one_of(&[1, 1, 2, 7]), world.once_in(4));
             let drawing = || Drawing { backend, attached, want, is_block, joined: None, above: None }.draw(tag);
             match catch_unwind(AssertUnwindSafe(drawing)) {
-                Ok(Ok(after)) => {
+                Ok(Ok((after, _))) => {
                     world.reach("a session has drawn values");
                     attached = Some(after);
                 }
@@ -61,9 +61,16 @@ pub fn draw(backend: &Backend) {
     }
 }
 
-/// True if a value was drawn.
-pub fn draw_once(backend: &Backend, tag: usize) -> Result<(), Refusal> {
-    Drawing { backend, attached: None, want: 1, is_block: false, joined: None, above: None }.draw(tag).map(drop)
+/// Draws until a value is above those that the server had received before.
+pub fn draw_new(backend: &Backend, tag: usize) -> Result<(), Refusal> {
+    let received = tag_row(backend.world(), backend.server(), tag).and_then(|row| row.link.received);
+    loop {
+        let drawing = Drawing { backend, attached: None, want: 100, is_block: false, joined: None, above: None };
+        let (_, run) = drawing.draw(tag)?;
+        if received.is_none_or(|received| run.last() > received) {
+            return Ok(());
+        }
+    }
 }
 
 struct Drawing<'a> {
@@ -84,7 +91,7 @@ impl Drop for Drawing<'_> {
 }
 
 impl Drawing<'_> {
-    fn draw(mut self, tag: usize) -> Result<Attached, Refusal> {
+    fn draw(mut self, tag: usize) -> Result<(Attached, ValueRun), Refusal> {
         let began_us = self.backend.now_us();
         let mut requested_at = None;
         loop {
@@ -100,7 +107,7 @@ impl Drawing<'_> {
                     if request {
                         self.backend.prefetch(attached.index);
                     }
-                    return Ok(attached);
+                    return Ok((attached, run));
                 }
                 Ok(Draw::Dry) => {
                     let state = &self.backend.memory.states[attached.index];

@@ -80,6 +80,11 @@ impl<'a> Transaction<'a> {
         Self { backend, identity, changes, locks, ended, noticed, is_announced, is_flushed, is_durable }
     }
 
+    /// A server has reported to it that values of the tag are lost.
+    pub fn has_noticed(&self, tag: usize) -> bool {
+        self.noticed.contains(&tag)
+    }
+
     pub fn read(&self, key: Key) -> Option<Row> {
         match self.changes.get(&key) {
             Some(changed) => changed.clone(),

@@ -130,7 +130,7 @@ impl Workers {
         let control = stage.world.identity();
         self.put(stage, self.primary, &backup, (directory, control), signal);
         // A cold backup from before the first pool has nothing that another control file contradicts.
-        let is_noticed = signal.is_some() || backup.rows().contains_key(&Key::WorkerHistory);
+        let is_noticed = signal.is_some() || has_had_pools(&backup);
         self.set_back(stage, is_noticed);
     }
 
@@ -157,10 +157,12 @@ impl Workers {
     /// gone, and the copy takes its place.
     pub(super) fn copy_beside(&mut self, stage: &mut Stage) {
         let Some(index) = self.beside.take() else {
-            // Without a row, each of them is a coordinator with pools of its own.
-            let Some(_) = self.history_state(stage) else { return };
             let Some(index) = self.void(stage) else { return };
             let directory = stage.server(self.primary, |server| server.directory.clone());
+            // Without them, each of the two is a coordinator with pools of its own.
+            if !has_had_pools(&directory) {
+                return;
+            }
             let identity = stage.world.identity();
             stage.world.tell(index, || "is a copy of the coordinator beside it, and keepers reach it".to_owned());
             stage.world.reach("a copy of the coordinator runs beside it");
@@ -178,4 +180,9 @@ impl Workers {
         stage.server(index, |server| (server.is_void, server.phase) = (true, Phase::Stopped));
         self.coordination.address.set(self.primary);
     }
+}
+
+/// The judge knows of pools, and not of what the coordinator records with them.
+fn has_had_pools(directory: &Directory) -> bool {
+    directory.rows().keys().any(|key| matches!(key, Key::Pool(_) | Key::Worker(..) | Key::WorkerHistory))
 }
