@@ -197,7 +197,7 @@ pub unsafe fn is_alone_in_statement(fcinfo: pg_sys::FunctionCallInfo) -> bool {
         let (cache, none) = (pg_sys::SysCacheIdentifier::PROCOID as i32, pg_sys::Datum::null());
         let hash = pg_sys::GetSysCacheHashValue(cache, function, none, none, none);
         let called = PgList::<pg_sys::PlanInvalItem>::from_pg(statement.invalItems);
-        let is_this = |item: *mut pg_sys::PlanInvalItem| ((*item).cacheId as i32, (*item).hashValue) == (cache, hash);
+        let is_this = |item: *mut pg_sys::PlanInvalItem| ((*item).cacheId, (*item).hashValue) == (cache, hash);
         statement.relationOids.is_null() && called.iter_ptr().all(is_this)
     }
 }

@@ -52,7 +52,12 @@ fn coordinator_without_an_identity_fails_a_check() {
     let hidden = cluster.data_dir().join("hidden");
     std::fs::rename(&place, &hidden).expect("the file is moved");
     let mut client = cluster.client();
-    assert_fails(&mut client, "segment servers", "error", &["could not read file \"idgen_place\"", "restart the server"]);
+    assert_fails(
+        &mut client,
+        "segment servers",
+        "error",
+        &["could not read file \"idgen_place\"", "restart the server"],
+    );
     std::fs::rename(&hidden, &place).expect("the file is moved back");
     assert_ok(&mut cluster.client(), "segment servers");
     cluster.restart_with("shared_preload_libraries", "");

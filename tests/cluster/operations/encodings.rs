@@ -1,7 +1,7 @@
 //! Every text that idgen reads and returns, in databases with other encodings than UTF-8.
 
-use idgen_testkit::{Cluster, private_dir};
 use idgen_testkit::sql::{column, execute, expect_error, hint, row, value};
+use idgen_testkit::{Cluster, private_dir};
 use postgres::Client;
 use std::process::Command;
 
