@@ -146,7 +146,7 @@ impl Workers {
     /// Nothing in the data shows it.
     pub(super) fn put_back_snapshot(&mut self, stage: &mut Stage) {
         let Some(backup) = stage.server(self.primary, |server| server.backup.clone()) else {
-            return self.take_backup(stage);
+            return self.if_coordinates(stage, Self::take_backup);
         };
         stage.world.tell(self.primary, || "its volume is put back to a snapshot".to_owned());
         stage.crash(self.primary);
