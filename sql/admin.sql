@@ -36,21 +36,23 @@ DECLARE
 BEGIN
     FOR given IN
         SELECT relation.oid::pg_catalog.regclass AS relation, acl.privilege_type AS privilege,
-               CASE acl.grantee WHEN 0 THEN 'PUBLIC' ELSE acl.grantee::pg_catalog.regrole::text END AS role
+               COALESCE(pg_catalog.quote_ident(role.rolname), 'PUBLIC') AS role
         FROM pg_catalog.pg_extension AS extension
         JOIN pg_catalog.pg_depend AS member ON member.refobjid = extension.oid AND member.deptype = 'e'
         JOIN pg_catalog.pg_class AS relation ON member.classid = relation.tableoid AND member.objid = relation.oid
-        -- PostgreSQL has recorded them where a script has granted something.
+        -- PostgreSQL has recorded them where a script has granted something, and may keep there who is dropped since then.
         LEFT JOIN pg_catalog.pg_init_privs AS initial
             ON initial.classoid = relation.tableoid AND initial.objoid = relation.oid AND initial.objsubid = 0
         CROSS JOIN LATERAL pg_catalog.aclexplode(COALESCE(initial.initprivs, relation.relacl)) AS acl
+        LEFT JOIN pg_catalog.pg_roles AS role ON role.oid = acl.grantee
         WHERE extension.extname = 'idgen' AND acl.grantee <> relation.relowner
+            AND (role.oid IS NOT NULL OR acl.grantee = 0::oid)
             AND NOT CASE
-                WHEN acl.grantee = 'pg_database_owner'::pg_catalog.regrole THEN
+                WHEN role.rolname = 'pg_database_owner' THEN
                     acl.privilege_type IN ('SELECT', 'INSERT') AND relation.relkind = 'r' AND relation.relname <> 'lease'
-                WHEN acl.grantee = 'pg_monitor'::pg_catalog.regrole AND relation.relname = 'segment_server' THEN
+                WHEN role.rolname = 'pg_monitor' AND relation.relname = 'segment_server' THEN
                     acl.privilege_type = 'SELECT'
-                WHEN acl.grantee IN (0, 'pg_monitor'::pg_catalog.regrole) THEN
+                WHEN role.rolname = 'pg_monitor' OR role.oid IS NULL THEN
                     acl.privilege_type = 'SELECT'
                     AND (relation.relkind = 'v' OR relation.relname IN ('lease_definition', 'worker_pool'))
                 ELSE false

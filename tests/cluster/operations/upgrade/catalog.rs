@@ -92,8 +92,10 @@ fn default_privileges_give_no_rights_to_relations() {
         execute(
             &mut client,
             &format!(
-                "ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO app, pg_database_owner, pg_monitor, PUBLIC;
+                "CREATE ROLE gone;
+                 ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO app, gone, pg_database_owner, pg_monitor, PUBLIC;
                  CREATE EXTENSION idgen VERSION '{release}';
+                 DROP OWNED BY gone; DROP ROLE gone;
                  {deliberate};
                  ALTER EXTENSION idgen UPDATE"
             ),
