@@ -28,36 +28,40 @@ COMMENT ON COLUMN idgen.checks.message IS 'the state';
 COMMENT ON COLUMN idgen.checks.action IS 'what to do';
 GRANT SELECT ON idgen.checks TO PUBLIC, pg_monitor;
 
--- Only what the scripts grant counts, not what the default privileges of the role that runs CREATE EXTENSION have given to
+-- Only what these scripts grant counts, not what the default privileges of the role that runs CREATE EXTENSION have given to
 -- others: who writes a table of idgen breaks its promises.
 DO $$
 DECLARE
     given record;
 BEGIN
     FOR given IN
-        SELECT relation.oid::pg_catalog.regclass AS relation, acl.privilege_type AS privilege,
-               COALESCE(pg_catalog.quote_ident(role.rolname), 'PUBLIC') AS role
-        FROM pg_catalog.pg_extension AS extension
-        JOIN pg_catalog.pg_depend AS member ON member.refobjid = extension.oid AND member.deptype = 'e'
-        JOIN pg_catalog.pg_class AS relation ON member.classid = relation.tableoid AND member.objid = relation.oid
-        -- PostgreSQL has recorded them where a script has granted something, and may keep there who is dropped since then.
-        LEFT JOIN pg_catalog.pg_init_privs AS initial
-            ON initial.classoid = relation.tableoid AND initial.objoid = relation.oid AND initial.objsubid = 0
-        CROSS JOIN LATERAL pg_catalog.aclexplode(COALESCE(initial.initprivs, relation.relacl)) AS acl
+        SELECT CASE WHEN is_meant THEN 'GRANT OPTION FOR ' ELSE '' END AS what, acl.privilege_type AS privilege,
+               object.name AS object, COALESCE(pg_catalog.quote_ident(role.rolname), 'PUBLIC') AS role
+        FROM (
+            SELECT 'SCHEMA idgen', schema.nspowner, schema.nspacl, 's', schema.nspname
+            FROM pg_catalog.pg_namespace AS schema WHERE schema.nspname = 'idgen'
+            UNION ALL
+            SELECT relation.oid::pg_catalog.regclass::text, relation.relowner, relation.relacl, relation.relkind, relation.relname
+            FROM pg_catalog.pg_namespace AS schema
+            JOIN pg_catalog.pg_class AS relation ON relation.relnamespace = schema.oid
+            WHERE schema.nspname = 'idgen' AND relation.relkind IN ('r', 'v')
+        ) AS object (name, owner, acl, kind, plain_name)
+        CROSS JOIN LATERAL pg_catalog.aclexplode(object.acl) AS acl
         LEFT JOIN pg_catalog.pg_roles AS role ON role.oid = acl.grantee
-        WHERE extension.extname = 'idgen' AND acl.grantee <> relation.relowner
-            AND (role.oid IS NOT NULL OR acl.grantee = 0::oid)
-            AND NOT CASE
-                WHEN role.rolname = 'pg_database_owner' THEN
-                    acl.privilege_type IN ('SELECT', 'INSERT') AND relation.relkind = 'r' AND relation.relname <> 'lease'
-                WHEN role.rolname = 'pg_monitor' AND relation.relname = 'segment_server' THEN
-                    acl.privilege_type = 'SELECT'
-                WHEN role.rolname = 'pg_monitor' OR role.oid IS NULL THEN
-                    acl.privilege_type = 'SELECT'
-                    AND (relation.relkind = 'v' OR relation.relname IN ('lease_definition', 'worker_pool'))
-                ELSE false
-            END
+        CROSS JOIN LATERAL (SELECT CASE
+            WHEN role.rolname = 'pg_database_owner' THEN
+                acl.privilege_type IN ('SELECT', 'INSERT') AND object.kind = 'r' AND object.plain_name <> 'lease'
+            WHEN role.rolname = 'pg_monitor' AND object.plain_name = 'segment_server' THEN
+                acl.privilege_type = 'SELECT'
+            WHEN (role.rolname = 'pg_monitor' OR role.oid IS NULL) AND object.kind = 's' THEN
+                acl.privilege_type = 'USAGE'
+            WHEN role.rolname = 'pg_monitor' OR role.oid IS NULL THEN
+                acl.privilege_type = 'SELECT'
+                AND (object.kind = 'v' OR object.plain_name IN ('lease_definition', 'worker_pool'))
+            ELSE false
+        END) AS rule (is_meant)
+        WHERE acl.grantee <> object.owner AND (acl.is_grantable OR NOT is_meant)
     LOOP
-        EXECUTE pg_catalog.format('REVOKE %s ON %s FROM %s', given.privilege, given.relation, given.role);
+        EXECUTE pg_catalog.format('REVOKE %s%s ON %s FROM %s', given.what, given.privilege, given.object, given.role);
     END LOOP;
 END $$;

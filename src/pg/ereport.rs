@@ -1,12 +1,13 @@
 //! Reports to the client and the server's log, with the functions in their hints as a user has to write them.
 
 use super::datum::{self, escaped, needs_no_conversion};
+use super::session::Replaced;
 use parking_lot::Mutex;
 use pgrx::pg_sys::panic::{CaughtError, ErrorReport};
 use pgrx::prelude::*;
 use std::backtrace::Backtrace;
 use std::env;
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 
 /// An error, a warning or a notice: SQLSTATE, message, DETAIL and HINT.
@@ -145,6 +146,34 @@ unsafe extern "C-unwind" fn on_log(error: *mut pg_sys::ErrorData) {
             previous(error);
         }
     }
+}
+
+unsafe extern "C-unwind" {
+    /// How many triggers this process is in. Linked without pgrx's guard: it returns a variable, and ignores its argument.
+    #[link_name = "pg_trigger_depth"]
+    fn trigger_depth(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
+}
+
+unsafe extern "C-unwind" fn note_depth(depth: *mut c_void) {
+    // SAFETY: registered below, with this argument.
+    unsafe { *depth.cast::<pg_sys::Datum>() = trigger_depth(null_mut()) };
+}
+
+/// Works, and tells whether the last report within it is of a trigger that the work has fired.
+pub fn with_place_of_last_report<R>(work: impl FnOnce() -> R) -> (R, bool) {
+    let stack = &raw mut pg_sys::error_context_stack;
+    // SAFETY: variables of this process. PostgreSQL calls what is on the stack at each report, and both locals outlive that.
+    let (result, before, at_report) = unsafe {
+        let before = trigger_depth(null_mut());
+        let mut at_report = before;
+        let arg = (&raw mut at_report).cast();
+        let mut callback = pg_sys::ErrorContextCallback { previous: *stack, callback: Some(note_depth), arg };
+        let on_stack = Replaced::new(stack, &raw mut callback);
+        let result = work();
+        drop(on_stack);
+        (result, before, at_report)
+    };
+    (result, at_report.value() > before.value())
 }
 
 /// The extension, and the schema of its tables.

@@ -276,12 +276,14 @@ impl Query {
             return self.run_once(args, &read, effect);
         }
         // To replace the level for the query would replace the transaction's snapshot: in SERIALIZABLE, a write looks at that
-        // to find out who else is in conflict, and READ COMMITTED takes a new one for each look.
+        // to find out who else is in conflict, and READ COMMITTED takes a new one for each look. A trigger fails again and again:
+        // its queries have the transaction's snapshot.
         loop {
-            match xact::in_subtransaction(|| Some(self.run_once(args, &read, effect))) {
-                Ok(rows) => return rows.expect("the query returns rows"),
-                Err(cause) if xact::is_overtaken(&cause) => {}
-                Err(cause) => cause.rethrow(),
+            let run = || xact::in_subtransaction(|| Some(self.run_once(args, &read, effect)));
+            match ereport::with_place_of_last_report(run) {
+                (Ok(rows), _) => return rows.expect("the query returns rows"),
+                (Err(cause), is_of_trigger) if is_of_trigger || !xact::is_overtaken(&cause) => cause.rethrow(),
+                (Err(_), _) => {}
             }
         }
     }

@@ -175,3 +175,22 @@ fn deadlock_of_a_draw_with_a_transaction_that_locks_the_segment_is_detected_smok
         assert_deadlock_is_detected(&cluster, block, || drop(draw_dry(&mut drainer.borrow_mut())));
     }
 }
+
+/// As that of a trigger on another table does: it sees what the transaction's snapshot shows, each time.
+#[test]
+fn conflict_in_a_trigger_is_reported_in_a_transaction_with_one_snapshot() {
+    let (_cluster, [mut client]) = Cluster::builder().start_with_clients();
+    execute(
+        &mut client,
+        "SELECT segment_create('t');
+         CREATE FUNCTION conflict() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             RAISE serialization_failure;
+         END $$;
+         CREATE TRIGGER zz AFTER UPDATE ON idgen.segment FOR EACH ROW EXECUTE FUNCTION conflict()",
+    );
+    for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
+        execute(&mut client, &format!("BEGIN ISOLATION LEVEL {level}"));
+        expect_error(&mut client, "SELECT segment_alter('t', step => 5000)", "40001");
+        execute(&mut client, "ROLLBACK");
+    }
+}
