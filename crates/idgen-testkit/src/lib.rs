@@ -72,6 +72,7 @@ pub use cluster::Cluster;
 pub use debugger::Debugger;
 pub use example::Example;
 pub use postmaster::Stop;
+pub use procfs::is_startup_process;
 pub use programs::{chown_to_server, program, run};
 pub use proxy::Proxy;
 pub use resources::Resources;

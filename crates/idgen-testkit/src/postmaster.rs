@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
-use crate::procfs::{Process, children, poll};
+use crate::procfs::{Process, children, is_startup_process, poll};
 
 /// The three ways to shut a server down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Postmaster {
     pub(crate) fn kill9(mut self) -> Vec<Pid> {
         let orphans = self.freeze();
         self.reap();
-        for &startup in orphans.iter().filter(|&&pid| Process::title(pid).contains("startup")) {
+        for &startup in orphans.iter().filter(|pid| is_startup_process(pid.as_raw())) {
             // A child of this process now, so its id is not reused.
             let _ = kill(startup, Signal::SIGKILL);
         }

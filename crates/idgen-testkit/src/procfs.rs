@@ -92,3 +92,8 @@ pub(crate) fn children(parent: Pid) -> Vec<Pid> {
         .filter(|&pid| Process::find(pid).is_some_and(|process| process.parent == parent))
         .collect()
 }
+
+/// The process that recovers, and promotes. What `ps` shows of a session that begins ends with the same word.
+pub fn is_startup_process(pid: i32) -> bool {
+    Process::title(Pid::from_raw(pid)).starts_with("postgres: startup")
+}

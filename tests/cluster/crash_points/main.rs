@@ -131,11 +131,21 @@ fn act_all(is_wanted: fn(Course) -> bool) {
     }
 }
 
+/// Ends the work, also if the test fails: it would wait for that.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
 fn act(point: &str, scene: &impl Scene) {
     scene.prepare();
     scene.victim().arm(point);
     let goes_on = AtomicBool::new(true);
     let is_reached = std::thread::scope(|scope| {
+        let _ending = Ending(&goes_on);
         scope.spawn(|| scene.work(&goes_on));
         let stopped = scene.victim().wait_until_stopped();
         let is_reached = stopped.is_some();
@@ -143,7 +153,6 @@ fn act(point: &str, scene: &impl Scene) {
             scene.look();
             scene.victim().die(process);
         }
-        goes_on.store(false, Ordering::SeqCst);
         is_reached
     });
     assert!(is_reached, "no process reaches \"{point}\": is idgen built with the feature crash-points?");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use idgen_testkit::ids::assert_increasing;
 use idgen_testkit::sql::PATIENCE;
-use idgen_testkit::{Builder, Cluster, Paused, Stop, chown_to_server, pause_if_running};
+use idgen_testkit::{Builder, Cluster, Paused, Stop, chown_to_server, is_startup_process, pause_if_running};
 
 use crate::power::Power;
 
@@ -96,7 +96,8 @@ impl Victim {
     pub fn die(&self, (pid, stopped): (i32, Paused)) {
         match self.death {
             Death::Process if pid != self.cluster.pid_of_postmaster() => {
-                let ends_server = self.is_stopping() || is_startup(pid);
+                // The postmaster does not go on without the startup process.
+                let ends_server = self.is_stopping() || is_startup_process(pid);
                 self.cluster.kill9(pid);
                 if ends_server {
                     self.cluster.wait_until_exited();
@@ -136,11 +137,6 @@ impl Victim {
         let file = fs::read_to_string(self.cluster.data_dir().join("postmaster.pid")).expect("the server runs");
         file.lines().nth(7).is_some_and(|state| state.trim() == "stopping")
     }
-}
-
-/// The process that recovers, and promotes. The postmaster does not go on without it.
-fn is_startup(pid: i32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/cmdline")).expect("it is stopped").contains("startup")
 }
 
 /// Draws in a session of its own, after this setting and by this query, until that fails. What it has drawn rises.
