@@ -17,6 +17,7 @@ source_packages=(bison flex libicu-dev libreadline-dev zlib1g-dev postgresql-com
 # For the server in a wheel.
 wheel_packages=(python3-venv postgresql-common)
 test_packages=(
+  locales                                      # tests of translated messages
   pgbouncer                                    # tests of locks behind a pooler
   python3-psycopg                              # tests of the documented Python client
   default-jdk-headless libpostgresql-jdbc-java # tests of the documented Java client

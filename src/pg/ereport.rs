@@ -159,8 +159,8 @@ unsafe extern "C-unwind" fn note_depth(depth: *mut c_void) {
     unsafe { *depth.cast::<pg_sys::Datum>() = trigger_depth(null_mut()) };
 }
 
-/// Works, and tells whether the last report within it is of a trigger that the work has fired.
-pub fn with_place_of_last_report<R>(work: impl FnOnce() -> R) -> (R, bool) {
+/// Runs `work`, and tells whether its last report was raised within a trigger that it has fired.
+pub fn noting_triggers<R>(work: impl FnOnce() -> R) -> (R, bool) {
     let stack = &raw mut pg_sys::error_context_stack;
     // SAFETY: variables of this process. PostgreSQL calls what is on the stack at each report, and both locals outlive that.
     let (result, before, at_report) = unsafe {

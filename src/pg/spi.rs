@@ -275,14 +275,14 @@ impl Query {
         if effect == Effect::None || xact::is_read_committed() {
             return self.run_once(args, &read, effect);
         }
-        // To replace the level for the query would replace the transaction's snapshot: in SERIALIZABLE, a write looks at that
-        // to find out who else is in conflict, and READ COMMITTED takes a new one for each look. A trigger fails again and again:
-        // its queries have the transaction's snapshot.
+        // The query must not run under READ COMMITTED instead. In SERIALIZABLE, each write asks for the transaction's snapshot to
+        // find conflicts, and under READ COMMITTED PostgreSQL would take a new one, which the transaction would then keep.
+        // An error of a trigger is not repeated: its queries use the transaction's snapshot, and fail each time.
         loop {
             let run = || xact::in_subtransaction(|| Some(self.run_once(args, &read, effect)));
-            match ereport::with_place_of_last_report(run) {
+            match ereport::noting_triggers(run) {
                 (Ok(rows), _) => return rows.expect("the query returns rows"),
-                (Err(cause), is_of_trigger) if is_of_trigger || !xact::is_overtaken(&cause) => cause.rethrow(),
+                (Err(cause), is_of_trigger) if is_of_trigger || !xact::is_row_changed(&cause) => cause.rethrow(),
                 (Err(_), _) => {}
             }
         }

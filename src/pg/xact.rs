@@ -115,9 +115,9 @@ pub fn in_subtransaction<R>(work: impl FnOnce() -> Option<R>) -> Result<Option<R
     }
 }
 
-/// True if the error says that a row has changed since the snapshot of a statement, which then is worth repeating.
-/// Conflicts between SERIALIZABLE transactions have the same SQLSTATE, and do not go away.
-pub fn is_overtaken(cause: &CaughtError) -> bool {
+/// True if a statement failed because a row has changed since its snapshot: with a new snapshot it can succeed. Conflicts
+/// between SERIALIZABLE transactions have the same SQLSTATE, and stay.
+pub fn is_row_changed(cause: &CaughtError) -> bool {
     let CaughtError::ErrorReport(report) = cause else { return false };
     report.sql_error_code() == PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE && report.file() != "predicate.c"
 }
