@@ -10,8 +10,7 @@ use idgen_core::worker::lease::WorkerLease;
 use idgen_core::worker::server;
 use std::time::Duration;
 
-/// A time in microseconds since 1970, or an interval in microseconds. NULL stays NULL, and no number: so a request fails that
-/// reads no ttl, because its pool is newer than its snapshot.
+/// A time in microseconds since 1970, or an interval in microseconds.
 fn micros(time: &str) -> String {
     format!("(EXTRACT(epoch FROM {time}) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8")
 }
@@ -30,6 +29,13 @@ impl Coordinator {
         let table = if self.has_pools { "worker_pool" } else { "lease_definition" };
         format!("(SELECT ttl FROM idgen.{table} WHERE name OPERATOR(pg_catalog.=) $1)")
     }
+
+    /// As [`Coordinator::ttl`], in microseconds. If the pool is not there, because it is newer than the snapshot, or was moved to
+    /// the other table since this connection began: what is left until an end. A grant must not be lost for that.
+    fn ttl_micros(&self, end: &str) -> String {
+        let ttl = self.ttl();
+        micros(&format!("COALESCE({ttl}, {end} OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp())"))
+    }
 }
 
 /// SIGTERM alone ends the wait for a grant or a renewal: without the answer a grant would stay unused, and a renewed worker
@@ -43,12 +49,13 @@ impl server::Coordinator for Coordinator {
 
     /// It is not bound to the session, so that it survives the connection and a restart of the coordinator.
     fn acquire(&mut self, pool: &str, reached_us: i64, prefer: Option<u32>) -> Result<(WorkerLease, Duration), Error> {
-        let (from, until, ttl) = (micros("granted.not_before"), micros("granted.not_after"), self.ttl());
+        let (from, until) = (micros("granted.not_before"), micros("granted.not_after"));
         let sql = format!(
             "SELECT granted.worker_id, granted.token, {from}, {until}, {} \
-             FROM {}.worker_acquire($1, $2, {ttl}, {}, NULLIF($4, '')::pg_catalog.int4) AS granted",
-            micros(&ttl),
+             FROM {}.worker_acquire($1, $2, {}, {}, NULLIF($4, '')::pg_catalog.int4) AS granted",
+            self.ttl_micros("granted.not_after"),
             self.schema,
+            self.ttl(),
             time("$3")
         );
         let prefer = prefer.map(|worker_id| worker_id.to_string()).unwrap_or_default();
@@ -72,7 +79,7 @@ impl server::Coordinator for Coordinator {
         let sql = format!(
             "SELECT {}, {} FROM {}.worker_renew($1, $2::pg_catalog.int8, {}, {}) AS renewed",
             micros("renewed.not_after"),
-            micros(&self.ttl()),
+            self.ttl_micros("renewed.not_after"),
             self.schema,
             time("$3"),
             time("$4")
@@ -84,17 +91,19 @@ impl server::Coordinator for Coordinator {
         Ok((row.number(0)?, Duration::from_micros(row.number(1)?)))
     }
 
-    fn holds(&mut self, pool: &str, lease: &WorkerLease, refusal: &Error) -> Result<bool, Error> {
-        // Before 0.18.0, the view also shows tokens that an interruption or a change of the pool has ended.
-        if !self.has_pools && refusal.sqlstate.as_deref() == Some("55000") {
-            return Ok(false);
-        }
+    /// Before 0.18.0, the view also shows tokens that an interruption or a change of the pool has ended. This server uses the
+    /// worker id of such a token until it ends, as if there were no coordinator.
+    fn holds(&mut self, pool: &str, lease: &WorkerLease) -> Result<bool, Error> {
         let sql = format!(
             "SELECT true FROM idgen.workers WHERE pool OPERATOR(pg_catalog.=) $1 \
              AND token OPERATOR(pg_catalog.=) $2::pg_catalog.int8 AND not_after OPERATOR(pg_catalog.=) {}",
             time("$3")
         );
+        // Shorter than any deadlock_timeout in use: where ALTER EXTENSION UPDATE locks the tables of the view in another order,
+        // this request gives way. If it fails, the connection ends.
+        self.query("SET lock_timeout = '100ms'".to_owned(), &[])?;
         let row = self.query(sql, &[pool, &lease.token.to_string(), &lease.last_not_after_us.to_string()])?;
+        self.query("RESET lock_timeout".to_owned(), &[])?;
         Ok(row.text(0).is_some())
     }
 

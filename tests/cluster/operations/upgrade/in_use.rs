@@ -168,6 +168,9 @@ fn go_back_to(release: &str, client: &mut Client, place: &str) {
     execute(client, "COMMIT");
 }
 
+const END_KEEPERS: &str =
+    "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'idgen keeper'";
+
 /// Between the new library and the update, the coordinator does not renew worker ids. Servers use them until they end.
 #[test]
 fn servers_keep_their_worker_ids_and_segments_over_the_upgrade_of_their_coordinator_to_pools() {
@@ -186,6 +189,12 @@ fn servers_keep_their_worker_ids_and_segments_over_the_upgrade_of_their_coordina
         execute(&mut session, "SELECT segment_attach('t', '2 seconds')");
         let draw = "SELECT max(snowflake_next()), max(segment_next('t')) FROM generate_series(1, 3000)";
         execute(&mut session, draw);
+        // As after the restart, the keeper connects and finds no pools.
+        execute(&mut client, END_KEEPERS);
+        server.wait_for(PATIENCE, "a refused renewal", || {
+            let is_refused = "SELECT last_error LIKE '%Run ALTER EXTENSION idgen UPDATE%' FROM idgen.stat_worker";
+            value::<Option<bool>>(&mut server.client(), is_refused) == Some(true)
+        });
         let renewals = "SELECT renewals FROM idgen.stat_worker WHERE state = 'leased'";
         let before = column::<i64>(&mut session, "SELECT renewals FROM idgen.stat_worker")[0];
 
