@@ -182,7 +182,8 @@ pub fn renew(
         .held(pool, lease.token, Lock::Nothing)
         .is_some_and(|held| held.rectangle.not_after_us < last_us && held.acquired_us < transaction.started_us());
     let renewal = holding::renew(&mut transaction, pool, lease.token, last_us, Some(reached_us));
-    let end_us = match renewal? {
+    let is_unused = matches!(renewal, Err(Refusal::Copied | Refusal::Stale { .. }));
+    let end_us = renewal.map(|renewal| match renewal {
         Renewal::Until(end_us) => end_us,
         Renewal::Ended { has_lost_grants } => {
             if has_lost_grants {
@@ -190,12 +191,15 @@ pub fn renew(
             }
             last_us
         }
-    };
-    transaction.commit(true);
-    if shows_loss {
+    });
+    if end_us.is_ok() {
+        transaction.commit(true);
+    }
+    // Whatever the coordinator makes of it.
+    if shows_loss && !is_unused {
         coordination.judged.borrow_mut().is_unaware = false;
     }
-    Ok((end_us, Duration::from_micros(ttl_us as u64)))
+    Ok((end_us?, Duration::from_micros(ttl_us as u64)))
 }
 
 /// A role leases a worker id, and says in its renewal that it was told a later end.
