@@ -6,10 +6,9 @@
 //! PostgreSQL can report the timeout, or a cancel, only after the grant, at the next check for interrupts. So that
 //! check is part of the wait.
 
-use super::ereport::{self, errors};
+use super::ereport::{self, Caught, errors};
 use super::session::{self, Replaced};
 use super::xact;
-use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
 use std::ffi::c_int;
 use std::panic::AssertUnwindSafe;
@@ -253,7 +252,7 @@ const STATEMENT_TIMEOUT: c_int = 3;
 ///
 /// PostgreSQL reports the earlier one of two timeouts that have passed, and forgets the other. A caller that catches the
 /// error of `lock_timeout` and goes on would never hear of the statement timeout.
-pub fn with_lock_timeout<R>(ms: Option<i32>, work: impl FnOnce() -> Option<R>) -> Result<Option<R>, Box<CaughtError>> {
+pub fn with_lock_timeout<R>(ms: Option<i32>, work: impl FnOnce() -> Option<R>) -> Result<Option<R>, Caught> {
     xact::in_subtransaction(|| limited(ms, work))
 }
 
@@ -261,8 +260,7 @@ pub fn with_lock_timeout<R>(ms: Option<i32>, work: impl FnOnce() -> Option<R>) -
 /// functions that a parallel plan can call, which has no subtransactions.
 pub fn limited_or<R>(limit: Duration, work: impl FnOnce() -> R, refuse: impl FnOnce() -> R) -> R {
     let ms = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX).max(1);
-    let work = AssertUnwindSafe(|| Ok(limited(Some(ms), work)));
-    match PgTryBuilder::new(work).catch_others(ereport::keep).execute() {
+    match ereport::catching(|| limited(Some(ms), work)) {
         Ok(result) => result,
         Err(cause) if is_lock_timeout(&cause) => refuse(),
         Err(cause) => cause.rethrow(),
@@ -280,7 +278,10 @@ fn limited<R>(ms: Option<i32>, work: impl FnOnce() -> R) -> R {
     };
     PgTryBuilder::new(AssertUnwindSafe(work))
         .catch_others(move |cause| {
-            if is_lock_timeout(&cause) && had_statement_timer && !get_timeout_active(STATEMENT_TIMEOUT) {
+            if ereport::report(&cause).sql_error_code() == LOCK_TIMEOUT
+                && had_statement_timer
+                && !get_timeout_active(STATEMENT_TIMEOUT)
+            {
                 statement_timed_out().raise();
             }
             cause.rethrow()
@@ -298,9 +299,8 @@ pub fn within<R>(limit: Limit, work: impl FnOnce() -> R) -> Option<R> {
     }
 }
 
-pub fn is_lock_timeout(cause: &CaughtError) -> bool {
-    let (CaughtError::PostgresError(report)
-    | CaughtError::ErrorReport(report)
-    | CaughtError::RustPanic { ereport: report, .. }) = cause;
-    report.sql_error_code() == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE
+const LOCK_TIMEOUT: PgSqlErrorCode = PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE;
+
+pub fn is_lock_timeout(cause: &Caught) -> bool {
+    cause.code() == LOCK_TIMEOUT
 }

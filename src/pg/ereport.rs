@@ -3,11 +3,12 @@
 use super::datum::{self, escaped, needs_no_conversion};
 use super::session::Replaced;
 use parking_lot::Mutex;
-use pgrx::pg_sys::panic::{CaughtError, ErrorReport};
+use pgrx::pg_sys::panic::{CaughtError, ErrorReport, ErrorReportWithLevel};
 use pgrx::prelude::*;
 use std::backtrace::Backtrace;
 use std::env;
 use std::ffi::{CStr, CString, c_void};
+use std::panic::AssertUnwindSafe;
 use std::ptr::null_mut;
 
 /// An error, a warning or a notice: SQLSTATE, message, DETAIL and HINT.
@@ -97,13 +98,68 @@ pub fn disable_backtraces() {
     asked.iter().for_each(|(name, value)| unsafe { env::set_var(name, value) });
 }
 
-/// The handler of a caught error that may be raised again later. pgrx raises an error of PostgreSQL again from
-/// PostgreSQL's stack of errors, and removes it from there when its handler returns. A report needs no place there.
-pub fn keep<R>(cause: CaughtError) -> Result<R, Box<CaughtError>> {
-    Err(Box::new(match cause {
-        CaughtError::PostgresError(report) => CaughtError::ErrorReport(report),
-        cause => cause,
-    }))
+/// An error that was caught, and can be raised again as it was.
+pub enum Caught {
+    OfPostgres(ErrorCopy),
+    OfRust(Box<CaughtError>),
+}
+
+/// PostgreSQL's copy of its error, in the memory context in which it was caught. pgrx's own lacks fields, and its texts are UTF-8.
+pub struct ErrorCopy(*mut pg_sys::ErrorData);
+
+impl Drop for ErrorCopy {
+    fn drop(&mut self) {
+        // SAFETY: the context lives as long as the call that has caught the error.
+        unsafe { pg_sys::FreeErrorData(self.0) };
+    }
+}
+
+/// Runs `work`. An error of PostgreSQL is no longer on PostgreSQL's stack of errors when this returns.
+pub fn catching<R>(work: impl FnOnce() -> R) -> Result<R, Caught> {
+    // SAFETY: the memory context of this process, here and below. The handler runs while the error is on that stack.
+    let context = AssertUnwindSafe(unsafe { pg_sys::CurrentMemoryContext });
+    let keep = move |cause| unsafe {
+        pg_sys::MemoryContextSwitchTo(*context);
+        Err(match cause {
+            CaughtError::PostgresError(_) => Caught::OfPostgres(ErrorCopy(pg_sys::CopyErrorData())),
+            cause => Caught::OfRust(Box::new(cause)),
+        })
+    };
+    let work = AssertUnwindSafe(work);
+    PgTryBuilder::new(AssertUnwindSafe(|| Ok((work.0)()))).catch_others(keep).execute()
+}
+
+impl Caught {
+    pub fn code(&self) -> PgSqlErrorCode {
+        match self {
+            // SAFETY: a copy that lives.
+            Self::OfPostgres(error) => unsafe { (*error.0).sqlerrcode.into() },
+            Self::OfRust(cause) => report(cause).sql_error_code(),
+        }
+    }
+
+    /// The source file of PostgreSQL that has raised it.
+    pub fn file(&self) -> Option<&CStr> {
+        let Self::OfPostgres(error) = self else { return None };
+        // SAFETY: as above. The name is null or a literal.
+        unsafe { Some((*error.0).filename).filter(|name| !name.is_null()).map(|name| CStr::from_ptr(name)) }
+    }
+
+    pub fn rethrow(self) -> ! {
+        match self {
+            // SAFETY: as above. PostgreSQL copies it once more.
+            Self::OfPostgres(error) => unsafe { pg_sys::ReThrowError(error.0) },
+            Self::OfRust(cause) => cause.rethrow(),
+        }
+    }
+}
+
+/// pgrx's copy of an error that is being handled.
+pub fn report(cause: &CaughtError) -> &ErrorReportWithLevel {
+    let (CaughtError::PostgresError(report)
+    | CaughtError::ErrorReport(report)
+    | CaughtError::RustPanic { ereport: report, .. }) = cause;
+    report
 }
 
 /// A text as a literal of SQL, for a HINT.

@@ -1,14 +1,12 @@
 //! Transactions: callbacks at their end, durability of the commit, subtransactions, and waiting for the end of one that has
 //! locked a row. That wait is in the lock manager, which detects deadlocks.
 
-use super::ereport;
+use super::ereport::{self, Caught};
 use super::session::{self, Replaced};
 use parking_lot::Mutex;
 use pgrx::PgList;
-use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
 use std::ffi::{CStr, c_void};
-use std::panic::AssertUnwindSafe;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -93,14 +91,13 @@ pub fn message_failed() -> bool {
 
 /// Works in a subtransaction, so that an error can be caught and the transaction goes on. `None` rolls back, as an error
 /// does. Session locks stay: they belong to no transaction.
-pub fn in_subtransaction<R>(work: impl FnOnce() -> Option<R>) -> Result<Option<R>, Box<CaughtError>> {
+pub fn in_subtransaction<R>(work: impl FnOnce() -> Option<R>) -> Result<Option<R>, Caught> {
     // SAFETY: as PL/pgSQL runs a block with an exception clause: memory context and resource owner are restored.
     unsafe {
         let (context, owner) = (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner);
         pg_sys::BeginInternalSubTransaction(std::ptr::null());
         pg_sys::MemoryContextSwitchTo(context);
-        let work = AssertUnwindSafe(work);
-        let outcome = PgTryBuilder::new(AssertUnwindSafe(|| Ok((work.0)()))).catch_others(ereport::keep).execute();
+        let outcome = ereport::catching(work);
         match outcome {
             Ok(Some(_)) => pg_sys::ReleaseCurrentSubTransaction(),
             Ok(None) | Err(_) => {
@@ -117,9 +114,9 @@ pub fn in_subtransaction<R>(work: impl FnOnce() -> Option<R>) -> Result<Option<R
 
 /// True if a statement failed because a row has changed since its snapshot: with a new snapshot it can succeed. Conflicts
 /// between SERIALIZABLE transactions have the same SQLSTATE, and stay.
-pub fn is_row_changed(cause: &CaughtError) -> bool {
-    let CaughtError::ErrorReport(report) = cause else { return false };
-    report.sql_error_code() == PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE && report.file() != "predicate.c"
+pub fn is_row_changed(cause: &Caught) -> bool {
+    let is_of_a_row = cause.file().is_some_and(|file| file != c"predicate.c");
+    cause.code() == PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE && is_of_a_row
 }
 
 /// Reads in a subtransaction and rolls it back, which releases the locks that the read took.

@@ -13,7 +13,6 @@ use idgen_core::segment::refillers::{Call, Duty};
 use idgen_core::segment::{RingHandle, RingTenant};
 use parking_lot::Mutex;
 use pgrx::bgworkers::BackgroundWorker;
-use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
 use std::ffi::c_int;
 use std::panic::AssertUnwindSafe;
@@ -233,11 +232,7 @@ pub fn in_transaction<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     let outcome =
         PgTryBuilder::new(AssertUnwindSafe(|| Ok(BackgroundWorker::transaction(AssertUnwindSafe(|| (work.0)())))))
             .catch_others(|cause| {
-                let message = match &cause {
-                    CaughtError::PostgresError(report)
-                    | CaughtError::ErrorReport(report)
-                    | CaughtError::RustPanic { ereport: report, .. } => report.message().to_owned(),
-                };
+                let message = ereport::report(&cause).message().to_owned();
                 // SAFETY: as PostgreSQL's own main loops do after an error.
                 unsafe {
                     pg_sys::AbortCurrentTransaction();

@@ -106,6 +106,32 @@ fn segments_work_in_every_encoding() {
     });
 }
 
+/// In REPEATABLE READ, a write runs in a subtransaction, and its error is caught and raised again.
+#[test]
+fn errors_of_writes_are_those_of_postgresql_in_every_encoding() {
+    in_each(|_, client, word| {
+        execute(
+            client,
+            &format!(
+                "SELECT segment_create('t');
+                 ALTER TABLE idgen.segment ADD CONSTRAINT \"{word}\" CHECK (step < 5000)"
+            ),
+        );
+        for level in ["READ COMMITTED", "REPEATABLE READ"] {
+            execute(client, &format!("BEGIN ISOLATION LEVEL {level}"));
+            let error = expect_error(client, "SELECT segment_alter('t', step => 6000)", "23514");
+            assert_eq!((error.constraint(), error.table()), (Some(word), Some("segment")), "{level}: {error:?}");
+            assert!(error.message().contains(word), "{level}: {error:?}");
+            assert!(error.detail().is_some_and(|detail| detail.starts_with("Failing row")), "{level}: {error:?}");
+            assert!(
+                error.where_().is_some_and(|context| context.contains("UPDATE idgen.segment")),
+                "{level}: {error:?}"
+            );
+            execute(client, "ROLLBACK");
+        }
+    });
+}
+
 #[test]
 fn triggers_work_in_every_encoding_smoke() {
     in_each(|_, client, word| {
