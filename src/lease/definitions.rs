@@ -44,7 +44,7 @@ fn known(name: &str) -> Option<KnownDefinition> {
 }
 
 static DEFINED: RowTable<6> =
-    RowTable::new(&LEASE_DEFINITION, [c"name", c"slots", c"ttl", c"lock_delay", c"owner", c"notify"]);
+    RowTable::new(&LEASE_DEFINITION, [c"name", c"slots", c"ttl", c"lock_delay", c"owner", c"notify"], 1);
 
 /// Reads the definition, whatever the transaction's snapshot shows.
 fn look_up(name: &str) -> KnownDefinition {

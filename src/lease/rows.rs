@@ -44,7 +44,7 @@ pub mod column {
 pub use column::COUNT as COLUMNS;
 use column::*;
 
-pub static ROWS: RowTable<COLUMNS> = RowTable::new(&LEASE, NAMES);
+pub static ROWS: RowTable<COLUMNS> = RowTable::new(&LEASE, NAMES, 2);
 
 pub type LeaseRow<'a> = Row<'a, COLUMNS>;
 pub type LeaseRows = Rows<COLUMNS>;

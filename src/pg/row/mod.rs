@@ -12,6 +12,7 @@ use super::xact;
 use parking_lot::Mutex;
 use pgrx::prelude::*;
 use std::ffi::{CStr, CString};
+use std::ptr::null_mut;
 
 mod heap;
 mod scan;
@@ -26,10 +27,19 @@ pub struct RowTable<const N: usize> {
     table: &'static ExtensionTable,
     /// Names by which callers count columns. Those of the key come first, in its order.
     columns: [&'static CStr; N],
-    /// The numbers of the columns in the table of this OID, with this many columns.
-    known: Mutex<(pg_sys::Oid, i16, [i16; N])>,
+    key_columns: usize,
+    known: Mutex<Known<N>>,
     /// The version that this process has written last: the next call is often for the same row.
     last: Mutex<(pg_sys::Oid, Version)>,
+}
+
+/// The numbers of the columns in the table of this OID, with this many columns, and an index of its key.
+#[derive(Clone, Copy)]
+struct Known<const N: usize> {
+    table: pg_sys::Oid,
+    count: i16,
+    numbers: [i16; N],
+    index: pg_sys::Oid,
 }
 
 pub struct Rows<const N: usize> {
@@ -40,8 +50,9 @@ pub struct Rows<const N: usize> {
 }
 
 impl<const N: usize> RowTable<N> {
-    pub const fn new(table: &'static ExtensionTable, columns: [&'static CStr; N]) -> Self {
-        Self { table, columns, known: Mutex::new((pg_sys::InvalidOid, 0, [0; N])), last: Mutex::new(NO_VERSION) }
+    pub const fn new(table: &'static ExtensionTable, columns: [&'static CStr; N], key_columns: usize) -> Self {
+        let known = Known { table: pg_sys::InvalidOid, count: 0, numbers: [0; N], index: pg_sys::InvalidOid };
+        Self { table, columns, key_columns, known: Mutex::new(known), last: Mutex::new(NO_VERSION) }
     }
 
     /// Works with the table open, and locked no longer than that: a queued ALTER TABLE would block everyone behind a session
@@ -87,7 +98,7 @@ impl<const N: usize> RowTable<N> {
         // SAFETY: the table is locked by the caller, and closed after its last use.
         unsafe {
             let relation = pg_sys::table_open(table, pg_sys::NoLock as i32);
-            let (index, numbers) = (key_of(relation), self.numbers(relation));
+            let Known { index, numbers, .. } = self.known(relation);
             let rows = Rows { relation, last: &self.last, index, numbers };
             let result = work(&rows);
             pg_sys::table_close(relation, pg_sys::NoLock as i32);
@@ -95,24 +106,28 @@ impl<const N: usize> RowTable<N> {
         }
     }
 
-    /// A number is never used again, so they stay as they are while the table has as many.
+    /// The number of a column is never used again, nor the OID of an index, and both stay as they are.
     ///
     /// # Safety
     /// The relation is open.
-    unsafe fn numbers(&self, relation: pg_sys::Relation) -> [i16; N] {
+    unsafe fn known(&self, relation: pg_sys::Relation) -> Known<N> {
         // SAFETY: by the above; C strings.
         unsafe {
             let (table, count) = ((*relation).rd_id, (*(*relation).rd_att).natts as i16);
-            let known = *self.known.lock();
-            if (known.0, known.1) == (table, count) {
-                return known.2;
+            let identity = pg_sys::RelationGetReplicaIndex(relation);
+            let mut known = *self.known.lock();
+            if (known.table, known.count) != (table, count) {
+                let numbers = self.columns.map(|name| pg_sys::SPI_fnumber((*relation).rd_att, name.as_ptr()) as i16);
+                if numbers.iter().any(|number| *number <= 0) {
+                    unreadable().raise();
+                }
+                known = Known { table, count, numbers, index: pg_sys::InvalidOid };
             }
-            let numbers = self.columns.map(|name| pg_sys::SPI_fnumber((*relation).rd_att, name.as_ptr()) as i16);
-            if numbers.iter().any(|number| *number <= 0) {
-                unreadable().raise();
+            if identity == pg_sys::InvalidOid || identity != known.index {
+                known.index = key_of(relation, identity, &known.numbers[..self.key_columns]);
+                *self.known.lock() = known;
             }
-            *self.known.lock() = (table, count, numbers);
-            numbers
+            known
         }
     }
 }
@@ -123,16 +138,15 @@ fn statement_snapshot() -> pg_sys::Snapshot {
     unsafe { if xact::is_read_committed() { pg_sys::GetActiveSnapshot() } else { pg_sys::GetTransactionSnapshot() } }
 }
 
-/// The index of the replica identity: by default the primary key, which the tables of earlier versions have. Tools set another
-/// identity for tables without a primary key; then the index has the name that idgen gives it.
+/// The index of these columns: that of the replica identity, by default the primary key, which the tables of earlier versions
+/// have. Where tools have set another identity, the index has the name that idgen gives it.
 ///
 /// # Safety
 /// The relation is open.
-unsafe fn key_of(relation: pg_sys::Relation) -> pg_sys::Oid {
+unsafe fn key_of(relation: pg_sys::Relation, identity: pg_sys::Oid, key: &[i16]) -> pg_sys::Oid {
     // SAFETY: by the above. The names are C strings.
     unsafe {
-        let identity = pg_sys::RelationGetReplicaIndex(relation);
-        if identity != pg_sys::InvalidOid {
+        if is_index_of(identity, key) {
             return identity;
         }
         let form = &*(*relation).rd_rel;
@@ -141,7 +155,25 @@ unsafe fn key_of(relation: pg_sys::Relation) -> pg_sys::Oid {
             let name = CString::new([table, suffix].concat()).expect("a name has no NUL");
             pg_sys::get_relname_relid(name.as_ptr(), form.relnamespace)
         };
-        [named(b"_key"), named(b"_pkey")].into_iter().find(|index| *index != pg_sys::InvalidOid).unwrap_or_default()
+        [named(b"_key"), named(b"_pkey")].into_iter().find(|index| is_index_of(*index, key)).unwrap_or_default()
+    }
+}
+
+/// True if this is a valid and unique index of all rows on these columns.
+fn is_index_of(index: pg_sys::Oid, key: &[i16]) -> bool {
+    let predicate = pg_sys::Anum_pg_index_indpred as i32;
+    // SAFETY: the tuple is of that catalog, and read before it is released.
+    unsafe {
+        let tuple = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::INDEXRELID as i32, index.into());
+        if tuple.is_null() {
+            return false;
+        }
+        let form = &*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_index>();
+        let columns = form.indkey.values.as_slice(form.indnkeyatts as usize);
+        let is_whole = form.indisunique && form.indisvalid && pg_sys::heap_attisnull(tuple, predicate, null_mut());
+        let is_it = columns == key && is_whole;
+        pg_sys::ReleaseSysCache(tuple);
+        is_it
     }
 }
 

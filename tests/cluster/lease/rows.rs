@@ -166,11 +166,19 @@ fn additions_to_the_table_stay_right() {
     assert_eq!(value::<i64>(&mut client, decoded), 5);
     execute(&mut client, "ALTER TABLE idgen.lease REPLICA IDENTITY NOTHING");
     expect_error(&mut client, "SELECT lease_acquire('a')", "55000");
-    // As tools do for tables without a primary key.
-    execute(&mut client, "ALTER TABLE idgen.lease REPLICA IDENTITY FULL");
-    let token = take_if_free(&mut client, "a").expect("a grant");
-    renew(&mut client, "a", token);
-    assert!(value::<bool>(&mut client, &format!("SELECT lease_release('a', {token})")));
+    for identity in [
+        // As tools do for tables without a primary key.
+        "ALTER TABLE idgen.lease REPLICA IDENTITY FULL",
+        "CREATE UNIQUE INDEX other ON idgen.lease (token); CREATE UNIQUE INDEX ON idgen.lease_definition (ttl);
+         ALTER TABLE idgen.lease REPLICA IDENTITY USING INDEX other;
+         ALTER TABLE idgen.lease_definition REPLICA IDENTITY USING INDEX lease_definition_ttl_idx",
+    ] {
+        execute(&mut client, identity);
+        let mut session = cluster.client();
+        let token = take_if_free(&mut session, "a").expect("a grant");
+        renew(&mut session, "a", token);
+        assert!(value::<bool>(&mut session, &format!("SELECT lease_release('a', {token})")), "{identity}");
+    }
 }
 
 /// A grant, a renewal and a release write no index, so the table does not grow with them.
