@@ -31,10 +31,12 @@ impl Coordinator {
     }
 
     /// As [`Coordinator::ttl`], in microseconds. If the pool is not there, because it is newer than the snapshot, or was moved to
-    /// the other table since this connection began: what is left until an end. A grant must not be lost for that.
-    fn ttl_micros(&self, end: &str) -> String {
-        let ttl = self.ttl();
-        micros(&format!("COALESCE({ttl}, {end} OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp())"))
+    /// the other table since this connection began: the time from now, or from what the holder has reached, to the end, and some
+    /// time in any case. The answer to a request must not be lost for that.
+    fn ttl_micros(&self, end: &str, reached: &str) -> String {
+        let (ttl, from) = (self.ttl(), format!("GREATEST(pg_catalog.clock_timestamp(), {reached})"));
+        let left = format!("GREATEST({end} OPERATOR(pg_catalog.-) {from}, '1 second'::pg_catalog.interval)");
+        micros(&format!("COALESCE({ttl}, {left})"))
     }
 }
 
@@ -53,7 +55,7 @@ impl server::Coordinator for Coordinator {
         let sql = format!(
             "SELECT granted.worker_id, granted.token, {from}, {until}, {} \
              FROM {}.worker_acquire($1, $2, {}, {}, NULLIF($4, '')::pg_catalog.int4) AS granted",
-            self.ttl_micros("granted.not_after"),
+            self.ttl_micros("granted.not_after", &time("$3")),
             self.schema,
             self.ttl(),
             time("$3")
@@ -79,7 +81,7 @@ impl server::Coordinator for Coordinator {
         let sql = format!(
             "SELECT {}, {} FROM {}.worker_renew($1, $2::pg_catalog.int8, {}, {}) AS renewed",
             micros("renewed.not_after"),
-            self.ttl_micros("renewed.not_after"),
+            self.ttl_micros("renewed.not_after", &time("$4")),
             self.schema,
             time("$3"),
             time("$4")
@@ -91,19 +93,21 @@ impl server::Coordinator for Coordinator {
         Ok((row.number(0)?, Duration::from_micros(row.number(1)?)))
     }
 
-    /// Before 0.18.0, the view also shows tokens that an interruption or a change of the pool has ended. This server uses the
-    /// worker id of such a token until it ends, as if there were no coordinator.
-    fn holds(&mut self, pool: &str, lease: &WorkerLease) -> Result<bool, Error> {
+    fn holds(&mut self, pool: &str, lease: &WorkerLease, refusal: &Error) -> Result<bool, Error> {
+        // Until the UPDATE it renews nothing. Nor can it tell: a query of the view could close a deadlock with the UPDATE.
+        if refusal.message.contains("ALTER EXTENSION idgen UPDATE") {
+            return Ok(true);
+        }
+        // Before 0.18.0, the view also shows tokens that an interruption or a change of the pool has ended.
+        if !self.has_pools && refusal.sqlstate.as_deref() == Some("55000") {
+            return Ok(false);
+        }
         let sql = format!(
             "SELECT true FROM idgen.workers WHERE pool OPERATOR(pg_catalog.=) $1 \
              AND token OPERATOR(pg_catalog.=) $2::pg_catalog.int8 AND not_after OPERATOR(pg_catalog.=) {}",
             time("$3")
         );
-        // Shorter than any deadlock_timeout in use: where ALTER EXTENSION UPDATE locks the tables of the view in another order,
-        // this request gives way. If it fails, the connection ends.
-        self.query("SET lock_timeout = '100ms'".to_owned(), &[])?;
         let row = self.query(sql, &[pool, &lease.token.to_string(), &lease.last_not_after_us.to_string()])?;
-        self.query("RESET lock_timeout".to_owned(), &[])?;
         Ok(row.text(0).is_some())
     }
 

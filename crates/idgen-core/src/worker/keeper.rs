@@ -202,5 +202,5 @@ pub(super) fn has_lost<C: Coordinator<Error: Failure>>(
     lease: &WorkerLease,
     error: &C::Error,
 ) -> Result<bool, C::Error> {
-    Ok(error.is_refusal() && !coordinator.holds(pool, lease)?)
+    Ok(error.is_refusal() && !coordinator.holds(pool, lease, error)?)
 }

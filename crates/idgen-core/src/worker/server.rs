@@ -131,7 +131,7 @@ pub trait Coordinator {
     /// Waits until the synchronous standbys have the rectangle, and returns its end.
     fn confirm(&mut self, pool: &str, token: i64) -> Result<i64, Self::Error>;
     /// After a refusal: true if the token is current, and its end the last known one.
-    fn holds(&mut self, pool: &str, lease: &WorkerLease) -> Result<bool, Self::Error>;
+    fn holds(&mut self, pool: &str, lease: &WorkerLease, refusal: &Self::Error) -> Result<bool, Self::Error>;
     /// Releases a worker id. `last` is the last microsecond since 1970 that was used, which counts only if the end is the
     /// last known one, and that end. `None`: all id times count as used, whatever the end.
     fn release(&mut self, pool: &str, token: i64, last: Option<(i64, i64)>) -> Result<(), Self::Error>;

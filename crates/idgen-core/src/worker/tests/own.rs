@@ -111,7 +111,7 @@ impl Coordinator for Link {
         Ok(end_us)
     }
 
-    fn holds(&mut self, _pool: &str, lease: &WorkerLease) -> Result<bool, Error> {
+    fn holds(&mut self, _pool: &str, lease: &WorkerLease, _refusal: &Error) -> Result<bool, Error> {
         self.call(|database| {
             let end_us = Some(lease.last_not_after_us);
             Ok(database.rows.iter().any(|(row, ..)| row.token == Some(lease.token) && row.not_after_us == end_us))

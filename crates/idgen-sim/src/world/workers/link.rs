@@ -159,7 +159,7 @@ impl Coordinator for Link<'_> {
         self.call(true, move |process, coordination| coordinator::confirm(process, coordination, &pool, token))
     }
 
-    fn holds(&mut self, pool: &str, lease: &WorkerLease) -> Result<bool, Error> {
+    fn holds(&mut self, pool: &str, lease: &WorkerLease, _refusal: &Error) -> Result<bool, Error> {
         let (pool, lease) = (pool.to_owned(), *lease);
         self.call(true, move |process, coordination| Ok(coordinator::holds(process, coordination, &pool, &lease)))
     }
