@@ -150,7 +150,9 @@ impl Coordinator {
         let Some(schema) = row.text(2) else {
             return Err(Error::new(format!("{}: the database does not have the extension idgen", connection.host())));
         };
-        let identity = CoordinatorId { system_identifier: row.number(0)?, database: row.number(1)? };
+        // SQL shows this number with a sign.
+        let system_identifier = row.number::<i64>(0)? as u64;
+        let identity = CoordinatorId { system_identifier, database: row.number(1)? };
         // A server that stops smartly waits for its clients, this process among them.
         let is_this_server = row.number::<i64>(9)? == session::server_start_us();
         let [has_room, has_pools] = [8, 10].map(|column| row.text(column).as_deref() == Some("t"));

@@ -131,13 +131,15 @@ fn holder_that_knows_a_later_end_shows_that_the_database_was_set_back() {
     // It has every renewal since its start, so another process has the token.
     let (worker_id, not_after_us) = (grant.worker_id, grant.rectangle.not_after_us);
     let refusal = Refusal::RenewedByAnother { worker_id, last_us: later_us, not_after_us };
-    assert_eq!(renew_later(&mut set_back(500)), Err(refusal));
+    assert_eq!(renew_later(&mut set_back(500)), Err(refusal.clone()));
+    // The clock was ahead at the start and is right again: all terms look older than the start, also those of this holder.
+    assert_eq!(renew_later(&mut set_back(1051)), Err(refusal));
 }
 
 /// Of several holders that show it, one ends the history: the tokens of the next one are not ended too.
 #[test]
 fn database_that_was_set_back_ends_the_history_that_the_holder_was_read_with() {
-    let mut database = Database { started_us: 1040, ..Database::new(1, TTL_US) };
+    let mut database = Database { started_us: 1040, now_us: 1050, ..Database::new(1, TTL_US) };
     let read = database.history.clone();
     for (known, acquired_us, is_noted, epoch) in
         [(&read, 1040, false, 0), (&None, 1039, false, 0), (&read, 1039, true, 1), (&read, 1039, false, 1)]

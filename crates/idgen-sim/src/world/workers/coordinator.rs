@@ -178,6 +178,7 @@ pub fn renew(
     let mut transaction = Transaction::begin(process, coordination);
     let ttl_us = transaction.pool(pool_index(pool)).map_or(0, |pool| pool.ttl_us);
     let last_us = lease.last_not_after_us;
+    let has_clock = transaction.now_us() >= transaction.started_us();
     let shows_loss = transaction
         .held(pool, lease.token, Lock::Nothing)
         .is_some_and(|held| held.rectangle.not_after_us < last_us && held.acquired_us < transaction.started_us());
@@ -195,8 +196,8 @@ pub fn renew(
     if end_us.is_ok() {
         transaction.commit(true);
     }
-    // Whatever the coordinator makes of it.
-    if shows_loss && !is_unused {
+    // It was told, whatever the coordinator has made of it. A copy, and a token that has ended meanwhile, show nothing.
+    if shows_loss && has_clock && !is_unused {
         coordination.judged.borrow_mut().is_unaware = false;
     }
     Ok((end_us?, Duration::from_micros(ttl_us as u64)))
