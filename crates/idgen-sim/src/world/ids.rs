@@ -170,15 +170,16 @@ impl Ids {
     /// While nothing happens, the label is no further ahead than the ids need it: a server that is promoted begins past it.
     fn judge_label(&self, stage: &Stage) {
         let is_busy = stage.processes.iter().any(|process| process.server == self.primary && process.name != "session");
-        let (memory, label, mark_ms) =
-            stage.server(self.primary, |server| (server.memory.clone(), server.label(), server.promised.mark_ms));
+        let (memory, label, known_ms) =
+            stage.server(self.primary, |server| (server.memory.clone(), server.label(), server.promised.known_ms()));
+        let Some(known_ms) = known_ms else { return };
         let is_calm = !is_busy && memory.transactions.get() == 0 && !memory.is_disturbed.get();
         if self.phase(stage) != Phase::Running || !is_calm || !moves::is_ready(&memory.high_water) {
             return;
         }
         let wall_ms = stage.server(self.primary, |server| server.wall_ms(stage.world.now_us.get()));
         let observed_ms = stage.world.observed_ms.borrow().iter().max().copied();
-        let known_ms = mark_ms.max(wall_ms).max(observed_ms.unwrap_or(i64::MIN));
+        let known_ms = known_ms.max(wall_ms).max(observed_ms.unwrap_or(i64::MIN));
         let at_most_ms = known_ms + 4 * stage.world.settings.longest_move_ms.get();
         if let Some(label) = label.filter(|label| label.until_ms > at_most_ms) {
             let text = format!("S3: the label is {} ms further ahead than it may be", label.until_ms - at_most_ms);

@@ -73,6 +73,11 @@ impl Promised {
         self.lines.iter().any(|line| line.lead_ms.is_some())
     }
 
+    /// The mark, or the latest time at which ids begin: past the label, where the file is lost. `None` if nothing can be said.
+    pub fn known_ms(&self) -> Option<i64> {
+        if self.has_issued() { Some(self.mark_ms) } else { self.floor_at_most_ms.map(|ms| ms.max(self.mark_ms)) }
+    }
+
     /// All ids are made to begin at this time or later, on purpose. Others may be issued before that takes effect.
     pub fn raise(&mut self, floor_ms: i64) {
         self.reached_ms = self.reached_ms.max(floor_ms);
