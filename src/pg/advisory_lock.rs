@@ -278,7 +278,7 @@ fn limited<R>(ms: Option<i32>, work: impl FnOnce() -> R) -> R {
     };
     PgTryBuilder::new(AssertUnwindSafe(work))
         .catch_others(move |cause| {
-            if ereport::report(&cause).sql_error_code() == LOCK_TIMEOUT
+            if ereport::known_to_pgrx(&cause).sql_error_code() == LOCK_TIMEOUT
                 && had_statement_timer
                 && !get_timeout_active(STATEMENT_TIMEOUT)
             {

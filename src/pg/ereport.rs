@@ -107,6 +107,32 @@ pub enum Caught {
 /// PostgreSQL's copy of its error, in the memory context in which it was caught. pgrx's own lacks fields, and its texts are UTF-8.
 pub struct ErrorCopy(*mut pg_sys::ErrorData);
 
+impl ErrorCopy {
+    /// PostgreSQL copies what it has to say, but not these: they are literals in its own errors, and here in a memory context
+    /// that can end before the error is reported, as that of a query of SPI does when the error passes it.
+    fn raise(self) -> ! {
+        // SAFETY: a copy that lives. PostgreSQL's stack of errors is empty, so nothing resets that context before the report.
+        unsafe {
+            let error = &mut *self.0;
+            for text in [
+                &mut error.filename,
+                &mut error.funcname,
+                &mut error.domain,
+                &mut error.context_domain,
+                &mut error.message_id,
+            ] {
+                if !text.is_null() {
+                    *text = pg_sys::MemoryContextStrdup(pg_sys::ErrorContext, *text);
+                }
+            }
+            // With some versions, the binding says that it does not return, and with others it does not.
+            let raise = |error| -> () { pg_sys::ReThrowError(error) };
+            raise(self.0);
+        }
+        unreachable!("an error that is raised does not return")
+    }
+}
+
 impl Drop for ErrorCopy {
     fn drop(&mut self) {
         // SAFETY: the context lives as long as the call that has caught the error.
@@ -134,7 +160,7 @@ impl Caught {
         match self {
             // SAFETY: a copy that lives.
             Self::OfPostgres(error) => unsafe { (*error.0).sqlerrcode.into() },
-            Self::OfRust(cause) => report(cause).sql_error_code(),
+            Self::OfRust(cause) => known_to_pgrx(cause).sql_error_code(),
         }
     }
 
@@ -147,15 +173,14 @@ impl Caught {
 
     pub fn rethrow(self) -> ! {
         match self {
-            // SAFETY: as above. PostgreSQL copies it once more.
-            Self::OfPostgres(error) => unsafe { pg_sys::ReThrowError(error.0) },
+            Self::OfPostgres(error) => error.raise(),
             Self::OfRust(cause) => cause.rethrow(),
         }
     }
 }
 
-/// pgrx's copy of an error that is being handled.
-pub fn report(cause: &CaughtError) -> &ErrorReportWithLevel {
+/// What pgrx knows of an error that is being handled.
+pub fn known_to_pgrx(cause: &CaughtError) -> &ErrorReportWithLevel {
     let (CaughtError::PostgresError(report)
     | CaughtError::ErrorReport(report)
     | CaughtError::RustPanic { ereport: report, .. }) = cause;

@@ -232,7 +232,7 @@ pub fn in_transaction<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     let outcome =
         PgTryBuilder::new(AssertUnwindSafe(|| Ok(BackgroundWorker::transaction(AssertUnwindSafe(|| (work.0)())))))
             .catch_others(|cause| {
-                let message = ereport::report(&cause).message().to_owned();
+                let message = ereport::known_to_pgrx(&cause).message().to_owned();
                 // SAFETY: as PostgreSQL's own main loops do after an error.
                 unsafe {
                     pg_sys::AbortCurrentTransaction();

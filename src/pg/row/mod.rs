@@ -106,7 +106,8 @@ impl<const N: usize> RowTable<N> {
         }
     }
 
-    /// The number of a column is never used again, nor the OID of an index, and both stay as they are.
+    /// The number of a column is never used again, nor the OID of an index, and both stay as they are. An index that is not that
+    /// of the replica identity can be another one at each call.
     ///
     /// # Safety
     /// The relation is open.
@@ -146,7 +147,8 @@ fn statement_snapshot() -> pg_sys::Snapshot {
 unsafe fn key_of(relation: pg_sys::Relation, identity: pg_sys::Oid, key: &[i16]) -> pg_sys::Oid {
     // SAFETY: by the above. The names are C strings.
     unsafe {
-        if is_index_of(identity, key) {
+        let table_id = (*relation).rd_id;
+        if is_index_of(identity, table_id, key) {
             return identity;
         }
         let form = &*(*relation).rd_rel;
@@ -155,23 +157,31 @@ unsafe fn key_of(relation: pg_sys::Relation, identity: pg_sys::Oid, key: &[i16])
             let name = CString::new([table, suffix].concat()).expect("a name has no NUL");
             pg_sys::get_relname_relid(name.as_ptr(), form.relnamespace)
         };
-        [named(b"_key"), named(b"_pkey")].into_iter().find(|index| is_index_of(*index, key)).unwrap_or_default()
+        [named(b"_key"), named(b"_pkey")]
+            .into_iter()
+            .find(|index| is_index_of(*index, table_id, key))
+            .unwrap_or_default()
     }
 }
 
-/// True if this is a valid and unique index of all rows on these columns.
-fn is_index_of(index: pg_sys::Oid, key: &[i16]) -> bool {
-    let predicate = pg_sys::Anum_pg_index_indpred as i32;
+/// True if this is a valid and unique index of all rows on these columns, in the collation by which they are compared.
+fn is_index_of(index: pg_sys::Oid, table: pg_sys::Oid, key: &[i16]) -> bool {
+    let cache = pg_sys::SysCacheIdentifier::INDEXRELID as i32;
+    let (predicate, collation) = (pg_sys::Anum_pg_index_indpred as i32, pg_sys::Anum_pg_index_indcollation as i16);
     // SAFETY: the tuple is of that catalog, and read before it is released.
     unsafe {
-        let tuple = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::INDEXRELID as i32, index.into());
+        let tuple = pg_sys::SearchSysCache1(cache, index.into());
         if tuple.is_null() {
             return false;
         }
         let form = &*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_index>();
         let columns = form.indkey.values.as_slice(form.indnkeyatts as usize);
         let is_whole = form.indisunique && form.indisvalid && pg_sys::heap_attisnull(tuple, predicate, null_mut());
-        let is_it = columns == key && is_whole;
+        // Of the name, the first column. It is never NULL.
+        let collations = pg_sys::SysCacheGetAttr(cache, tuple, collation, &mut false);
+        let collations = &(*collations.cast_mut_ptr::<pg_sys::oidvector>()).values;
+        let is_compared = collations.as_slice(1) == [pg_sys::DEFAULT_COLLATION_OID];
+        let is_it = form.indrelid == table && columns == key && is_compared && is_whole;
         pg_sys::ReleaseSysCache(tuple);
         is_it
     }

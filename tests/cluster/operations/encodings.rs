@@ -132,6 +132,27 @@ fn errors_of_writes_are_those_of_postgresql_in_every_encoding() {
     });
 }
 
+/// The write of a trigger has a subtransaction within that of the write that has fired it.
+#[test]
+fn error_that_is_raised_again_twice_is_still_that_of_postgresql() {
+    let cluster = Cluster::builder().start_with_extension();
+    let (mut client, mut holder) = (cluster.client(), cluster.client());
+    execute(
+        &mut client,
+        "SELECT segment_create('t');
+         INSERT INTO idgen.segment_server (tag, server, name, max_id, history, reported_at) VALUES ('t', 1, 'gone', 5, '', now())",
+    );
+    execute(&mut holder, "BEGIN; SELECT FROM idgen.segment_server FOR UPDATE");
+    execute(&mut client, "SET statement_timeout = '100ms'; BEGIN ISOLATION LEVEL REPEATABLE READ");
+    let error = expect_error(&mut client, "SELECT segment_drop('t')", "57014");
+    assert_eq!((error.file(), error.routine()), (Some("postgres.c"), Some("ProcessInterrupts")), "{error:?}");
+    let context = error.where_().unwrap_or_default();
+    assert!(
+        context.contains("UPDATE idgen.segment_server") && context.contains("DELETE FROM idgen.segment"),
+        "{context}"
+    );
+}
+
 #[test]
 fn triggers_work_in_every_encoding_smoke() {
     in_each(|_, client, word| {
