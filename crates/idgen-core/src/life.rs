@@ -227,6 +227,16 @@ mod tests {
     }
 
     #[test]
+    fn life_goes_on_only_where_wal_does() {
+        let number =
+            |recorded: Option<&Life>, checkpoint| Life::at_start(recorded, &start(true, checkpoint), || 2).0.number;
+        let recorded = life(RECORDED);
+        assert_eq!(number(Some(&recorded), RECORDED), recorded.number);
+        assert_eq!(number(Some(&recorded), RECORDED - 8), life_number(2, true), "lost");
+        assert_eq!(number(None, RECORDED), life_number(2, false), "the first one");
+    }
+
+    #[test]
     fn start_needs_no_newer_checkpoint_in_the_file() {
         let recorded = life(RECORDED);
         assert!(recorded.can_stay_for(&life(RECORDED + 8)));

@@ -49,6 +49,12 @@ fn ends_before(terms: &[Term], definition: &LeaseDefinition, slot: i32, now: Now
 }
 
 #[test]
+fn clock_is_another_after_a_boot_and_in_another_life() {
+    let names = [("one", "1"), ("two", "1"), ("one", "2")].map(|(boot, life)| clock_name(boot, life));
+    assert!(names[0] != names[1] && names[0] != names[2] && names[1] != names[2], "{names:?}");
+}
+
+#[test]
 fn fewer_slots_exclude_whoever_may_renew_a_slot() {
     let shared = held(FIRST_SHARED, NOW.now_us + 1);
     let terms =
