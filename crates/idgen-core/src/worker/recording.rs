@@ -122,8 +122,8 @@ pub fn for_grant(store: &mut impl HistoryStore, ttl_us: i64) -> Result<History, 
 
 /// A holder says that it was told a later end than this database knows: the database was set back, and nothing else has shown
 /// it. Ends the history. False if that cannot be: the data of a running server are not replaced, so it has every renewal of a
-/// term that has begun since its start. Nor while the clock is before that start: it was set back, and all new terms look older. Nor
-/// if the history has been interrupted since it was read.
+/// term that has begun since its start. Nor while the clock is before that start: it was set back, and new terms look older.
+/// Nor if the history has been interrupted since it was read.
 pub fn note_lost_grants(store: &mut impl HistoryStore, known: Option<&History>, acquired_us: i64) -> bool {
     if acquired_us >= store.started_us() || store.now_us() < store.started_us() {
         return false;
