@@ -178,7 +178,7 @@ pub fn renew(
     let mut transaction = Transaction::begin(process, coordination);
     let ttl_us = transaction.pool(pool_index(pool)).map_or(0, |pool| pool.ttl_us);
     let last_us = lease.last_not_after_us;
-    let has_clock = transaction.now_us() >= transaction.started_us();
+    let had_clock = transaction.now_us() >= transaction.started_us();
     let shows_loss = transaction
         .held(pool, lease.token, Lock::Nothing)
         .is_some_and(|held| held.rectangle.not_after_us < last_us && held.acquired_us < transaction.started_us());
@@ -193,6 +193,8 @@ pub fn renew(
             last_us
         }
     });
+    // It may have been set back meanwhile.
+    let has_clock = had_clock && transaction.now_us() >= transaction.started_us();
     if end_us.is_ok() {
         transaction.commit(true);
     }
