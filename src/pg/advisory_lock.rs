@@ -11,7 +11,6 @@ use super::session::{self, Replaced};
 use super::xact;
 use pgrx::prelude::*;
 use std::ffi::c_int;
-use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
 /// What a lock is for: a fourth field of its tag, two letters in ASCII, as `pg_locks.objsubid` shows it. PostgreSQL's
@@ -276,17 +275,11 @@ fn limited<R>(ms: Option<i32>, work: impl FnOnce() -> R) -> R {
         check_for_interrupts!();
         result
     };
-    PgTryBuilder::new(AssertUnwindSafe(work))
-        .catch_others(move |cause| {
-            if ereport::known_to_pgrx(&cause).sql_error_code() == LOCK_TIMEOUT
-                && had_statement_timer
-                && !get_timeout_active(STATEMENT_TIMEOUT)
-            {
-                statement_timed_out().raise();
-            }
-            cause.rethrow()
-        })
-        .execute()
+    let worked = ereport::catching(work);
+    if worked.as_ref().is_err_and(is_lock_timeout) && had_statement_timer && !get_timeout_active(STATEMENT_TIMEOUT) {
+        statement_timed_out().raise();
+    }
+    worked.unwrap_or_else(|cause| cause.rethrow())
 }
 
 /// Works in a subtransaction. A wait for a lock that reaches the limit ends the work: then `None`, or the error of
@@ -299,8 +292,6 @@ pub fn within<R>(limit: Limit, work: impl FnOnce() -> R) -> Option<R> {
     }
 }
 
-const LOCK_TIMEOUT: PgSqlErrorCode = PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE;
-
 pub fn is_lock_timeout(cause: &Caught) -> bool {
-    cause.code() == LOCK_TIMEOUT
+    cause.code() == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE
 }

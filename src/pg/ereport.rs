@@ -104,52 +104,30 @@ pub enum Caught {
     OfRust(Box<CaughtError>),
 }
 
-/// PostgreSQL's copy of its error, in the memory context in which it was caught. pgrx's own lacks fields, and its texts are UTF-8.
+/// PostgreSQL's copy of its error; pgrx's own lacks fields, and its texts are UTF-8. It is in the memory of the transaction: when
+/// PostgreSQL raises it again, the names of the source file and the like stay there, and the error passes queries of SPI, which
+/// free their own memory.
 pub struct ErrorCopy(*mut pg_sys::ErrorData);
-
-impl ErrorCopy {
-    /// PostgreSQL copies what it has to say, but not these: they are literals in its own errors, and here in a memory context
-    /// that can end before the error is reported, as that of a query of SPI does when the error passes it.
-    fn raise(self) -> ! {
-        // SAFETY: a copy that lives. PostgreSQL's stack of errors is empty, so nothing resets that context before the report.
-        unsafe {
-            let error = &mut *self.0;
-            for text in [
-                &mut error.filename,
-                &mut error.funcname,
-                &mut error.domain,
-                &mut error.context_domain,
-                &mut error.message_id,
-            ] {
-                if !text.is_null() {
-                    *text = pg_sys::MemoryContextStrdup(pg_sys::ErrorContext, *text);
-                }
-            }
-            // With some versions, the binding says that it does not return, and with others it does not.
-            let raise = |error| -> () { pg_sys::ReThrowError(error) };
-            raise(self.0);
-        }
-        unreachable!("an error that is raised does not return")
-    }
-}
 
 impl Drop for ErrorCopy {
     fn drop(&mut self) {
-        // SAFETY: the context lives as long as the call that has caught the error.
+        // SAFETY: the transaction has not ended: PostgreSQL reports an error before that. Such names are not freed.
         unsafe { pg_sys::FreeErrorData(self.0) };
     }
 }
 
-/// Runs `work`. An error of PostgreSQL is no longer on PostgreSQL's stack of errors when this returns.
+/// Runs `work`, in a transaction. An error of PostgreSQL is no longer on PostgreSQL's stack of errors when this returns.
 pub fn catching<R>(work: impl FnOnce() -> R) -> Result<R, Caught> {
-    // SAFETY: the memory context of this process, here and below. The handler runs while the error is on that stack.
+    // SAFETY: memory contexts of this process, here and below. The handler runs while the error is on that stack.
     let context = AssertUnwindSafe(unsafe { pg_sys::CurrentMemoryContext });
     let keep = move |cause| unsafe {
-        pg_sys::MemoryContextSwitchTo(*context);
-        Err(match cause {
+        pg_sys::MemoryContextSwitchTo(pg_sys::TopTransactionContext);
+        let caught = match cause {
             CaughtError::PostgresError(_) => Caught::OfPostgres(ErrorCopy(pg_sys::CopyErrorData())),
             cause => Caught::OfRust(Box::new(cause)),
-        })
+        };
+        pg_sys::MemoryContextSwitchTo(*context);
+        Err(caught)
     };
     let work = AssertUnwindSafe(work);
     PgTryBuilder::new(AssertUnwindSafe(|| Ok((work.0)()))).catch_others(keep).execute()
@@ -167,13 +145,19 @@ impl Caught {
     /// The source file of PostgreSQL that has raised it.
     pub fn file(&self) -> Option<&CStr> {
         let Self::OfPostgres(error) = self else { return None };
-        // SAFETY: as above. The name is null or a literal.
+        // SAFETY: as above. The name is null or a C string.
         unsafe { Some((*error.0).filename).filter(|name| !name.is_null()).map(|name| CStr::from_ptr(name)) }
     }
 
     pub fn rethrow(self) -> ! {
         match self {
-            Self::OfPostgres(error) => error.raise(),
+            Self::OfPostgres(error) => {
+                // With some versions, the binding says that it does not return, and with others it does not.
+                // SAFETY: as above.
+                let raise = |error| -> () { unsafe { pg_sys::ReThrowError(error) } };
+                raise(error.0);
+                unreachable!("an error that is raised does not return")
+            }
             Self::OfRust(cause) => cause.rethrow(),
         }
     }
