@@ -94,7 +94,8 @@ impl server::Coordinator for Coordinator {
     }
 
     fn holds(&mut self, pool: &str, lease: &WorkerLease, refusal: &Error) -> Result<bool, Error> {
-        // Until the UPDATE it renews nothing. Nor can it tell: a query of the view could close a deadlock with the UPDATE.
+        // The library is newer than the SQL: until the UPDATE, the coordinator renews nothing. Nor is it asked: a query of the view
+        // could close a deadlock with the UPDATE.
         if refusal.message.contains("ALTER EXTENSION idgen UPDATE") {
             return Ok(true);
         }

@@ -171,6 +171,9 @@ fn go_back_to(release: &str, client: &mut Client, place: &str) {
 const END_KEEPERS: &str =
     "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'idgen keeper'";
 
+const IS_KEEPER_WAITING: &str = "SELECT count(*) > 0 FROM pg_stat_activity
+     WHERE application_name = 'idgen keeper' AND wait_event_type = 'Lock'";
+
 /// Between the new library and the update, the coordinator does not renew worker ids. Servers use them until they end.
 #[test]
 fn servers_keep_their_worker_ids_and_segments_over_the_upgrade_of_their_coordinator_to_pools() {
@@ -198,7 +201,12 @@ fn servers_keep_their_worker_ids_and_segments_over_the_upgrade_of_their_coordina
         let renewals = "SELECT renewals FROM idgen.stat_worker WHERE state = 'leased'";
         let before = column::<i64>(&mut session, "SELECT renewals FROM idgen.stat_worker")[0];
 
-        execute(&mut client, "ALTER EXTENSION idgen UPDATE");
+        // A renewal has found no pools, and meets the update.
+        execute(&mut client, "BEGIN; ALTER EXTENSION idgen UPDATE");
+        coordinator.wait_for(PATIENCE, "a renewal that waits for the update", || {
+            value::<bool>(&mut coordinator.client(), IS_KEEPER_WAITING)
+        });
+        execute(&mut client, "COMMIT");
 
         server.wait_for(PATIENCE, "a renewal", || {
             column::<i64>(&mut server.client(), renewals).iter().any(|n| *n > before)
@@ -208,6 +216,7 @@ fn servers_keep_their_worker_ids_and_segments_over_the_upgrade_of_their_coordina
         assert!(value::<bool>(&mut session, kept), "from {release}");
         let is_same = "SELECT token = (SELECT token FROM held) FROM idgen.workers WHERE pool = 'servers'";
         assert!(value::<bool>(&mut client, is_same), "from {release}");
+        assert!(!server.log().contains("is lost"), "from {release}");
         drop(session);
         server.stop(Stop::Fast);
         let released = "SELECT state = 'free' FROM idgen.workers WHERE pool = 'servers'";
