@@ -183,7 +183,8 @@ pub fn renew(
         .held(pool, lease.token, Lock::Nothing)
         .is_some_and(|held| held.rectangle.not_after_us < last_us && held.acquired_us < transaction.started_us());
     let renewal = holding::renew(&mut transaction, pool, lease.token, last_us, Some(reached_us));
-    let is_unused = matches!(renewal, Err(Refusal::Copied | Refusal::Stale { .. }));
+    // A copy grants nothing, and the token may have ended since it was read.
+    let is_heard = !matches!(renewal, Err(Refusal::Copied | Refusal::Stale { .. }));
     let end_us = renewal.map(|renewal| match renewal {
         Renewal::Until(end_us) => end_us,
         Renewal::Ended { has_lost_grants } => {
@@ -193,13 +194,13 @@ pub fn renew(
             last_us
         }
     });
-    // It may have been set back meanwhile.
+    // During the renewal, the clock may have been set back.
     let has_clock = had_clock && transaction.now_us() >= transaction.started_us();
     if end_us.is_ok() {
         transaction.commit(true);
     }
-    // It was told, whatever the coordinator has made of it. A copy, and a token that has ended meanwhile, show nothing.
-    if shows_loss && has_clock && !is_unused {
+    // Whether or not the coordinator has noted it.
+    if shows_loss && has_clock && is_heard {
         coordination.judged.borrow_mut().is_unaware = false;
     }
     Ok((end_us?, Duration::from_micros(ttl_us as u64)))
