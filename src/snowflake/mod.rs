@@ -1,8 +1,8 @@
 //! Snowflake ids. `next` issues them, and `decode` reads them. `settled` tells a consumer up to which id it can read, and its
 //! trigger writes a new id into each changed row.
 //!
-//! This file has `snowflake_observe`, which moves the next ids past a given one, as `setval` does for a sequence. It also has
-//! the part of `snowflake_adopt` that SQL cannot do: it runs expressions of a table with the rights of the table's owner.
+//! Here, `snowflake_observe` moves the next ids past a given one, as `setval` does for a sequence. `evaluate` does for
+//! `snowflake_adopt` what SQL cannot do: it runs expressions of a table with the rights of the table's owner.
 
 use crate::clock;
 use crate::error;

@@ -27,6 +27,7 @@ pub struct RowTable<const N: usize> {
     table: &'static ExtensionTable,
     /// Names by which callers count columns. Those of the key come first, in its order.
     columns: [&'static CStr; N],
+    /// So many columns are the key.
     key_columns: usize,
     known: Mutex<Known<N>>,
     /// The version that this process has written last: the next call is often for the same row.
