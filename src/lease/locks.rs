@@ -9,7 +9,7 @@ use crate::pg::advisory_lock::{AdvisoryLock, Limit, LockKind, Mode, Scope, acqui
 use crate::pg::latch::{self, ConditionVariable, WaitEvent};
 use crate::pg::{session, system_clock};
 use crate::shmem::{self, Locked, Part};
-use idgen_core::lease::{EndedSessions, LeaseLock, Session};
+use idgen_core::lease::{EndedSessions, LeaseLock, SeenEnded, Session};
 use parking_lot::Mutex;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -151,10 +151,10 @@ pub fn session_state(session: Option<(i64, i64)>, lock_delay_us: Option<i64>) ->
 /// When a session without its lock was first seen to have ended; see [`EndedSessions::since_us`]. Without shared
 /// memory, each process remembers on its own.
 pub fn ended_since_us(key: i64, lock_delay_us: Option<i64>) -> i64 {
-    static ENDED_HERE: LazyLock<Mutex<EndedSessions>> = LazyLock::new(|| Mutex::new(EndedSessions::new()));
+    static SEEN: LazyLock<Mutex<SeenEnded>> = LazyLock::new(Mutex::default);
     let now_us = system_clock::boot_us();
-    match shmem::is_preloaded() {
+    SEEN.lock().since_us(key, now_us, lock_delay_us, || match shmem::is_preloaded() {
         true => ENDED.exclusive(|ended| ended.since_us(key, now_us, lock_delay_us)),
-        false => ENDED_HERE.lock().since_us(key, now_us, lock_delay_us),
-    }
+        false => now_us,
+    })
 }

@@ -4,6 +4,8 @@
 //! started, by a clock that never steps. A row may have been written by another clock, before a reboot or a failover.
 //! Then only the length of its term is known: the term ends that long after this server began to write.
 
+use std::collections::HashMap;
+
 mod acquiring;
 mod attempt;
 mod effects;
@@ -176,8 +178,8 @@ struct EndedSession {
 /// When sessions were first seen to have ended, for the lock delay of their slots.
 ///
 /// An entry is kept for the lock delay and as long again, so that a waiting session has time to take the slot. If all
-/// entries are needed, an ended session is not recorded, and its lock delay begins at a later call. A lock delay is never
-/// shortened.
+/// entries are needed, an ended session is not recorded, and its lock delay begins at a later call, or when the process has seen
+/// it. A lock delay is never shortened.
 #[derive(Debug)]
 pub struct EndedSessions<const CAPACITY: usize = 256> {
     entries: [EndedSession; CAPACITY],
@@ -205,6 +207,38 @@ impl<const CAPACITY: usize> EndedSessions<CAPACITY> {
         if let Some(entry) = entry {
             let needed_us = delay_us.saturating_add(delay_us.max(KEPT_AFTER_DELAY_US));
             *entry = EndedSession { key, since_us, needed_until_us: since_us.saturating_add(needed_us) };
+        }
+        since_us
+    }
+}
+
+/// The same, as one process has seen it. It forgets nothing that its calls go on asking for: a grant may have to wait until the
+/// lock delays of more sessions are over than [`EndedSessions`] has entries.
+#[derive(Debug, Default)]
+pub struct SeenEnded {
+    by_key: HashMap<i64, SeenSession>,
+    /// How many the last sweep has kept.
+    kept: usize,
+}
+
+#[derive(Debug)]
+struct SeenSession {
+    since_us: i64,
+    /// Until then it is not forgotten.
+    needed_until_us: i64,
+}
+
+impl SeenEnded {
+    /// As [`EndedSessions::since_us`], which `others` asks in the memory that processes share, if there is any.
+    pub fn since_us(&mut self, key: i64, now_us: i64, delay_us: Option<i64>, others: impl FnOnce() -> i64) -> i64 {
+        let since_us = self.by_key.get(&key).map_or_else(others, |seen| seen.since_us);
+        if let Some(delay_us) = delay_us.filter(|delay_us| *delay_us > 0) {
+            let needed_until_us = now_us.saturating_add(delay_us.saturating_add(KEPT_AFTER_DELAY_US));
+            self.by_key.insert(key, SeenSession { since_us, needed_until_us });
+            if self.by_key.len() > 2 * self.kept {
+                self.by_key.retain(|_, seen| seen.needed_until_us > now_us);
+                self.kept = self.by_key.len();
+            }
         }
         since_us
     }

@@ -190,6 +190,37 @@ fn every_lock_delay_ends() {
     assert!(known.iter().all(|(_, since_us)| *since_us >= CALL_EVERY_US));
 }
 
+/// A writer waits for more readers than sessions are remembered: all of their lock delays have to be over at one time.
+#[test]
+fn lock_delays_of_many_are_over_together() {
+    const DELAY_US: i64 = 5_000_000;
+    let (mut ends, mut seen) = (EndedSessions::<4>::new(), SeenEnded::default());
+    let mut are_over = |now_us| {
+        let mut is_over = |key| {
+            let since_us = seen.since_us(key, now_us, Some(DELAY_US), || ends.since_us(key, now_us, Some(DELAY_US)));
+            assert!((1..=now_us).contains(&since_us));
+            now_us - since_us >= DELAY_US
+        };
+        // All are asked for.
+        (1..=1000).filter(|key| !is_over(*key)).count() == 0
+    };
+    assert!(!are_over(1));
+    assert!(!are_over(DELAY_US));
+    assert!(are_over(1 + DELAY_US));
+    // As long as someone waits.
+    assert!((2..300).all(|delays| are_over(delays * DELAY_US)));
+}
+
+#[test]
+fn ended_sessions_that_nobody_asks_for_are_forgotten() {
+    let mut seen = SeenEnded::default();
+    for key in 1..100_000 {
+        seen.since_us(key, key * 1_000_000, Some(10), || key * 1_000_000);
+        seen.since_us(-key, key * 1_000_000, None, || 0);
+        assert!(seen.by_key.len() < 200, "{key}");
+    }
+}
+
 proptest! {
     /// Different lock delays: each keeps its beginning once the session is remembered.
     #[test]

@@ -59,6 +59,17 @@ fn writer_waits_for_the_lock_delay_of_a_reader() {
     );
 }
 
+/// Shared memory has places for 256 sessions that have ended.
+#[test]
+fn writer_waits_for_the_lock_delays_of_many_readers() {
+    scenario(
+        "other: SELECT lease_define('a', lock_delay => '100 ms')
+         reader: SELECT count(lease_acquire('a', '1 day', shared => true, bind_session => true)) FROM generate_series(1, 300) -> 300
+         reader leaves
+         writer: SET lock_timeout = '30 s'; SELECT slot FROM lease_acquire('a') -> 0",
+    );
+}
+
 /// Acquires shared terms, and crashes the server. Returns tokens: unbound and bound.
 fn crash(cluster: &Cluster, how: impl FnOnce(&Cluster, &mut Client)) -> (i64, i64) {
     let mut reader = cluster.client();

@@ -5,7 +5,7 @@ use super::acquirer::{Call, UNDEFINED};
 use super::judge::Note;
 use super::locks::{Lock, Mode};
 use super::row::{By, OneRow};
-use super::transaction::Transaction;
+use super::transaction::{Memory, Transaction};
 use super::{LEASES, Leases, Leasing, MOST_SESSIONS};
 use crate::world::effects::Canceled;
 use crate::world::process::Process;
@@ -13,7 +13,6 @@ use crate::world::rows::{Key, Row};
 use crate::world::server::Phase;
 use crate::world::stage::Stage;
 use idgen_core::lease::{self, FIRST_SHARED, LeaseDefinition};
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::time::Duration;
@@ -36,7 +35,7 @@ impl Leases {
                 for name in 0..LEASES {
                     let transact =
                         |transaction: Transaction| acquire(transaction, vec![name], false, false, 60_000_000);
-                    if run(process, leasing, &Cell::new(false), transact).is_some() {
+                    if run(process, leasing, &Memory::default(), transact).is_some() {
                         leasing.served.borrow_mut().push(name);
                     }
                 }
@@ -48,7 +47,7 @@ impl Leases {
     pub(super) fn define(&mut self, stage: &mut Stage) {
         if !stage.processes.iter().any(|process| process.name == "operator") {
             self.spawn(stage, "operator", |process, leasing| {
-                run(process, leasing, &Cell::new(false), define);
+                run(process, leasing, &Memory::default(), define);
             });
         }
     }
@@ -77,9 +76,9 @@ impl Drop for Session<'_> {
 fn work(process: &Process, leasing: &Rc<Leasing>) {
     let world = process.world;
     let _session = Session(process, leasing);
-    let has_raised = Cell::new(false);
+    let memory = Memory::default();
     for _ in 0..1 + world.below(TRANSACTIONS) {
-        run(process, leasing, &has_raised, |transaction| transact(transaction, leasing));
+        run(process, leasing, &memory, |transaction| transact(transaction, leasing));
         process.sleep(Duration::from_micros(world.one_of(&[0, 1000, 100_000, 1_000_000])));
     }
 }
@@ -88,10 +87,10 @@ fn work(process: &Process, leasing: &Rc<Leasing>) {
 fn run<T>(
     process: &Process,
     leasing: &Rc<Leasing>,
-    has_raised: &Cell<bool>,
+    memory: &Memory,
     transact: impl FnOnce(Transaction) -> Option<T>,
 ) -> Option<T> {
-    let transaction = Transaction::begin(process, leasing, has_raised);
+    let transaction = Transaction::begin(process, leasing, memory);
     match catch_unwind(AssertUnwindSafe(|| transact(transaction))) {
         Ok(outcome) => outcome,
         Err(reason) if reason.is::<Canceled>() => {

@@ -9,7 +9,7 @@ use crate::world::effects::Canceled;
 use crate::world::process::Process;
 use crate::world::rows::{Key, LeaseRow, Row};
 use crate::world::server::Phase;
-use idgen_core::lease::{Effects, LeaseDefinition, Now, Session, Term, TokenSequence};
+use idgen_core::lease::{Effects, LeaseDefinition, Now, SeenEnded, Session, Term, TokenSequence};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
@@ -19,11 +19,18 @@ use std::time::Duration;
 /// As `lock_timeout`: a wait that is longer fails, as one in a deadlock does.
 const LOCK_TIMEOUT_US: i64 = 60_000_000;
 
+/// What a process remembers from one transaction to the next.
+#[derive(Default)]
+pub struct Memory {
+    /// It has raised the sequence of tokens.
+    has_raised: Cell<bool>,
+    seen: RefCell<SeenEnded>,
+}
+
 pub struct Transaction<'a> {
     pub process: &'a Process<'a>,
     pub leasing: Rc<Leasing>,
-    /// The process has raised the sequence of tokens.
-    has_raised: &'a Cell<bool>,
+    memory: &'a Memory,
     work: RefCell<Work>,
     pub effects: RefCell<Effects>,
     survives_failover: Cell<bool>,
@@ -42,11 +49,11 @@ struct Work {
 }
 
 impl<'a> Transaction<'a> {
-    pub fn begin(process: &'a Process<'a>, leasing: &Rc<Leasing>, has_raised: &'a Cell<bool>) -> Self {
+    pub fn begin(process: &'a Process<'a>, leasing: &Rc<Leasing>, memory: &'a Memory) -> Self {
         Self {
             process,
             leasing: leasing.clone(),
-            has_raised,
+            memory,
             work: RefCell::default(),
             effects: RefCell::default(),
             survives_failover: Cell::new(false),
@@ -128,8 +135,10 @@ impl<'a> Transaction<'a> {
             } else if self.leasing.locks.is_held(Lock::Session(key)) {
                 Session::Lives
             } else {
+                let (now_us, mut seen) = (self.boot_us(), self.memory.seen.borrow_mut());
                 let ended = &mut self.leasing.running.borrow_mut()[self.process.server].ended;
-                Session::Ended { since_us: ended.since_us(key, self.boot_us(), lock_delay_us) }
+                let others = || ended.since_us(key, now_us, lock_delay_us);
+                Session::Ended { since_us: seen.since_us(key, now_us, lock_delay_us, others) }
             }
         });
         Term { slot, token, depth, ends_us, ttl_us, revoked, by_this_clock: row.clock == self.clock(), session }
@@ -313,7 +322,7 @@ impl Drop for Transaction<'_> {
 
 impl TokenSequence for &Transaction<'_> {
     fn has_raised(&self) -> bool {
-        self.has_raised.get()
+        self.memory.has_raised.get()
     }
 
     fn locked<T>(&mut self, is_exclusive: bool, work: impl FnOnce(&mut Self) -> T) -> T {
@@ -331,7 +340,7 @@ impl TokenSequence for &Transaction<'_> {
         self.leasing.judged.borrow_mut().read_wall_clock(wall_us);
         self.process.step();
         self.set_token(last.max(wall_us));
-        self.has_raised.set(true);
+        self.memory.has_raised.set(true);
     }
 
     fn next(&mut self) -> i64 {
