@@ -52,7 +52,7 @@ struct Term {
     longest_us: i64,
     /// Of the commit that has chosen its start.
     longest_at_start_us: i64,
-    /// The last commit that has granted or extended it.
+    /// The last commit that has granted this end.
     entry: Rc<Entry>,
     /// The present coordinator does not have it.
     is_lost: bool,
@@ -123,7 +123,10 @@ impl Judge {
             Note::Extended { token, not_after_us, clock_us, longest_us } => {
                 self.note_longest(entry, longest_us);
                 let term = self.terms.get_mut(&token)?;
-                term.entry = entry.clone();
+                // An earlier end: the commit that had chosen the later one is lost.
+                if not_after_us >= term.end_us {
+                    term.entry = entry.clone();
+                }
                 if not_after_us > term.end_us {
                     (term.end_us, term.clock_us, term.longest_us) = (not_after_us, clock_us, longest_us);
                 }
