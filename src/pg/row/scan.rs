@@ -243,7 +243,7 @@ impl<const N: usize> Row<'_, N> {
         // both. A multixact that is not only a lock has a member that updated the version.
         unsafe {
             let mut header = self.with_page_locked(|| std::ptr::read((*self.tuple).t_data));
-            if has(&header, pg_sys::HEAP_XMAX_INVALID) || has(&header, pg_sys::HEAP_XMAX_LOCK_ONLY) {
+            if !is_replaced(&header) {
                 return None;
             }
             let xid = match has(&header, pg_sys::HEAP_XMAX_IS_MULTI) {
@@ -252,6 +252,12 @@ impl<const N: usize> Row<'_, N> {
             };
             Some(xid).filter(|xid| *xid != pg_sys::InvalidTransactionId)
         }
+    }
+
+    /// True if a transaction has begun to replace this copy of a version. It may have been rolled back.
+    pub(super) fn was_replaced(&self) -> bool {
+        // SAFETY: a tuple of a table, as above.
+        is_replaced(unsafe { &*(*self.tuple).t_data })
     }
 
     /// True if no transaction, also not this one, has locked, updated or deleted this version.
@@ -281,6 +287,10 @@ impl<const N: usize> Row<'_, N> {
 
 pub fn page_of(position: pg_sys::ItemPointerData) -> u32 {
     u32::from(position.ip_blkid.bi_hi) << 16 | u32::from(position.ip_blkid.bi_lo)
+}
+
+fn is_replaced(header: &pg_sys::HeapTupleHeaderData) -> bool {
+    !has(header, pg_sys::HEAP_XMAX_INVALID) && !has(header, pg_sys::HEAP_XMAX_LOCK_ONLY)
 }
 
 fn has(header: &pg_sys::HeapTupleHeaderData, bits: u32) -> bool {

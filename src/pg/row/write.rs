@@ -56,7 +56,13 @@ impl<const N: usize> Rows<N> {
     pub fn share<R>(&self, key: &[Key], read: impl Fn(&Row<N>) -> Option<R>) -> Option<R> {
         let read = |row: &Row<N>| Some((row.version(), read(row)?));
         self.newest(key, read, |(version, found)| {
-            self.lock_version(version, LockTupleKeyShare, Wait::Block).map(|_| found)
+            let locked = self.lock_version(version, LockTupleKeyShare, Wait::Block)?;
+            // A newer version that was followed is locked, too. PostgreSQL knows that others had locked it against everyone only
+            // until they commit, if they have locked and written it in savepoints of their own.
+            match locked.row().was_replaced() {
+                false => Ok(found),
+                true => self.latest(|latest| latest.find(key, &read)).map(|(_, found)| found).ok_or(WasReplaced),
+            }
         })
     }
 

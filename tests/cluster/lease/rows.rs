@@ -91,6 +91,29 @@ fn fence_waits_for_a_take_over_that_is_about_to_commit() {
     }
 }
 
+/// The savepoint locks and writes the row, which its transaction has locked before in a weaker mode.
+#[test]
+fn fence_waits_for_a_take_over_in_a_savepoint() {
+    for (work, end, outcome) in [
+        ("SELECT lease_revoke('a')", "COMMIT", "error 55000"),
+        ("SELECT lease_revoke('a')", "ROLLBACK", "''"),
+        ("SELECT lease_fence('a', $token), lease_release('a', $token)", "COMMIT", "error 55000"),
+    ] {
+        scenario(
+            &"holder: SELECT lease_define('a')
+             holder: SELECT token FROM lease_acquire('a', '1 day') -> $token
+             taker: BEGIN; WORK
+             taker: SAVEPOINT s; SELECT FROM lease_acquire('a', '1 day'); RELEASE s
+             holder waits for transactionid: SELECT lease_fence('a', $token)
+             taker: END
+             holder ends -> OUTCOME"
+                .replace("WORK", work)
+                .replace("END", end)
+                .replace("OUTCOME", outcome),
+        );
+    }
+}
+
 /// A write without SQL runs no triggers and checks no constraints, so a table that has any is refused.
 #[test]
 fn changed_table_is_refused_with_the_reason() {
