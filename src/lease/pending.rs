@@ -171,8 +171,11 @@ fn sweep_bound() {
         terms.by_token.iter().map(|(token, term)| (*token, term.name.clone(), term.slot)).collect()
     };
     for (token, name, slot) in bound {
-        let find_it = |row: &LeaseRow| held(row).is_current(token).then_some(());
-        if ROWS.read(|rows| rows.latest(|latest| latest.find(&slot_key(&name, slot), find_it))).is_none() {
+        // Also while this transaction has ended it, which may be rolled back.
+        // SAFETY: a row of the scan below.
+        let is_over = |row: &LeaseRow| unsafe { row.replaced_by() }.is_some_and(xact::is_committed);
+        let find_it = |row: &LeaseRow| (held(row).is_current(token) && !is_over(row)).then_some(());
+        if ROWS.read(|rows| rows.find_in_all(&slot_key(&name, slot), find_it)).is_none() {
             remove_bound(token);
         }
     }

@@ -154,7 +154,7 @@ pub fn have_changed(name: &str, slots: Key) -> bool {
     // SAFETY: a transaction with one snapshot keeps it until its end.
     let own = unsafe { pg_sys::GetTransactionSnapshot() };
     // SAFETY: as above.
-    let is_missed = |xid| unsafe { pg_sys::XidInMVCCSnapshot(xid, own) && pg_sys::TransactionIdDidCommit(xid) };
+    let is_missed = |xid| unsafe { pg_sys::XidInMVCCSnapshot(xid, own) } && xact::is_committed(xid);
     let has_changed = |row: &LeaseRow| {
         // SAFETY: a row of the scan below.
         let replaced_by = unsafe { row.replaced_by() };

@@ -76,6 +76,12 @@ pub fn id_if_any() -> Option<i64> {
     (id != 0).then_some(id)
 }
 
+/// True for the id of a transaction that has committed, with all above it. False for those of the running one.
+pub fn is_committed(id: pg_sys::TransactionId) -> bool {
+    // SAFETY: in a transaction.
+    unsafe { pg_sys::TransactionIdDidCommit(id) }
+}
+
 /// True while [`in_subtransaction`] rolls back.
 static ROLLS_BACK: AtomicBool = AtomicBool::new(false);
 

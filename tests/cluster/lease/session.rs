@@ -89,6 +89,22 @@ fn commit_of_the_last_release_releases_the_session_lock() {
     );
 }
 
+/// A term that begins releases the locks of those that are over for good.
+#[test]
+fn rollback_of_the_end_keeps_the_session_lock() {
+    play_bound(
+        builder(),
+        "client: BIND -> $token
+         client: BEGIN; SAVEPOINT s; SELECT $end; SELECT lease_acquire('c', bind_session => true); ROLLBACK TO s; COMMIT
+         other: COUNT -> 1
+         other: SELECT lease_try_acquire('b') -> nothing
+         client: SELECT lease_release('b', $token) -> t
+         other: COUNT -> 0",
+        ["$end"],
+        &[["lease_release('b', $token)"], ["lease_revoke('b')"], ["lease_revoke('b'); SELECT lease_drop('b')"]],
+    );
+}
+
 #[test]
 fn each_bound_lease_has_its_own_session_lock() {
     play_bound(
