@@ -214,7 +214,8 @@ impl<'a> Attempt<'a> {
     /// The lock delay of an ended session begins when it is first seen here. A shared term does not depend on others.
     ///
     /// While a lease is defined with one slot, it gets other rows only after that of the slot was deleted. So where this process
-    /// has seen no other row, under the same definition, and the row is as it has written it since, it reads no others.
+    /// has seen no other row, under the same definition, and the row is as it has written it since, it reads no others. A
+    /// transaction that has written may have deleted some, and can be rolled back.
     fn new(call: &'a Call, at: usize, rows: &'a LatestRows<COLUMNS>) -> (Self, Lease) {
         static SEEN_ALONE: Mutex<Option<(String, u64)>> = Mutex::new(None);
         COUNTERS.add(1, |counters| &counters.probes);
@@ -229,7 +230,8 @@ impl<'a> Attempt<'a> {
         let slots = [Key::Text(name), Key::IntBelow(FIRST_SHARED)];
         let wanted_rows = if wanted.shared { &slots[..] } else { &slots[..1] };
         let found = alone.map_or_else(|| rows.all(wanted_rows, read), |row| vec![row]);
-        if can_be_alone && alone.is_none() && matches!(&found[..], [(term, _)] if term.slot == 0) {
+        let is_alone = matches!(&found[..], [(term, _)] if term.slot == 0);
+        if can_be_alone && alone.is_none() && is_alone && xact::id_if_any().is_none() {
             *SEEN_ALONE.lock() = Some((name.to_owned(), known.changes));
         }
         let terms: Vec<Term> = found.iter().map(|(term, _)| *term).collect();
@@ -272,7 +274,7 @@ impl GrantRows for Attempt<'_> {
     type Term = Grant;
 
     /// Raises 40001 if the transaction's one snapshot may be older than the last holder's writes. A holder that did not
-    /// release the slot may have written at any time.
+    /// release the slot may have written at any time. Others are those of shared terms, and of slots that the definition lacks.
     fn refuse_older_snapshot(&mut self, slot: i32, ends: &[i32]) {
         let name = self.name;
         let is_released = |slot: i32| self.term(slot).is_none_or(|(term, _)| term.depth == 0 && !term.revoked);
@@ -281,10 +283,10 @@ impl GrantRows for Attempt<'_> {
                 ends.iter().all(|slot| is_released(*slot)) && !rows::have_changed(name, Key::IntBelow(FIRST_SHARED))
             }
             false => {
-                let own_and_shared = [Key::Int(slot), Key::IntFrom(FIRST_SHARED)];
+                let own_and_others = [Key::Int(slot), Key::IntFrom(self.definition.slots)];
                 ends.is_empty()
                     && is_released(slot)
-                    && !own_and_shared.into_iter().any(|slots| rows::have_changed(name, slots))
+                    && !own_and_others.into_iter().any(|slots| rows::have_changed(name, slots))
             }
         });
     }

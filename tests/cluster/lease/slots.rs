@@ -112,6 +112,22 @@ fn rolled_back_grant_leaves_an_expired_term_above_the_limit() {
     );
 }
 
+/// While a lease has one row, a process reads no others. The transaction that deletes them is rolled back.
+#[test]
+fn rows_that_a_rollback_brings_back_count() {
+    with_two_expired(
+        "client: SELECT lease_define('s', 1, '100 ms', force => true)
+         client: BEGIN; SELECT token FROM lease_acquire('s', shared => true) -> $shared
+         client: SELECT lease_release('s', $shared) -> t
+         client: SELECT slot FROM lease_acquire('s') -> 0
+         client: SELECT lease_try_acquire('s') -> nothing
+         client: ROLLBACK
+         other: SELECT lease_renew('s', $second, '1 day') IS NOT NULL -> t
+         client: SELECT lease_release('s', $first) -> t
+         client: SELECT lease_try_acquire('s') -> nothing",
+    );
+}
+
 #[test]
 fn grant_waits_for_the_fence_of_a_term_above_the_lowered_limit() {
     with_two_expired(

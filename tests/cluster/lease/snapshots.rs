@@ -134,6 +134,23 @@ fn take_over_fails_if_the_snapshot_lacks_the_row_of_the_last_holder() {
     );
 }
 
+/// The definition has fewer slots than when the last holder began.
+#[test]
+fn take_over_fails_if_the_snapshot_lacks_the_end_of_a_holder_above_the_limit() {
+    at_each_level(
+        "holder: SELECT lease_define('two', 2)
+         other: SELECT token FROM lease_acquire('two') -> $first
+         holder: SELECT token FROM lease_acquire('two') -> $second
+         other: SELECT lease_release('two', $first), lease_define('two', 1, force => true)
+         next: $begin
+         holder: BEGIN; SELECT lease_fence('two', $second); INSERT INTO t VALUES (1); COMMIT
+         holder: SELECT lease_release('two', $second)
+         next: SELECT lease_acquire('two') -> error 40001
+         next: ROLLBACK
+         next: $begin; SELECT lease_acquire('two'); COMMIT",
+    );
+}
+
 /// Renewals after the snapshot have rewritten the row, but its token is the same.
 #[test]
 fn fence_with_an_older_snapshot_succeeds_after_renewals() {
