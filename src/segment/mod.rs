@@ -358,9 +358,12 @@ const ROW_UPDATE: u32 = pg_sys::RowExclusiveLock;
 /// transactions may wait for the session in turn, and PostgreSQL sees a deadlock only if both wait in its lock manager.
 fn wait_for_obstacle(drawing: &Drawing, left: Duration, time_out: impl FnOnce() -> bool) -> bool {
     let creation = drawing.attached.row.key.creation;
+    // Waits once: the limit is that of one wait.
     let work = || {
-        let free = store::SEGMENT.try_lock(ROW_UPDATE);
-        let table = free.unwrap_or_else(|| store::SEGMENT.lock(ROW_UPDATE));
+        let Some(table) = store::SEGMENT.try_lock(ROW_UPDATE) else {
+            ExtensionTable::unlock(store::SEGMENT.lock(ROW_UPDATE), ROW_UPDATE);
+            return true;
+        };
         // SAFETY: the table is locked.
         let holders = unsafe { xact::holders_of_row(table, c"segment_creation_key", c"creation", creation) };
         // Not held during the wait: ALTER TABLE would wait for it, and draws for that.
@@ -369,9 +372,7 @@ fn wait_for_obstacle(drawing: &Drawing, left: Duration, time_out: impl FnOnce() 
             ConditionVariable::cancel_sleep();
             errors::changed_here(&drawing.tag()).raise()
         });
-        let is_free = free.is_some() && holders.is_empty();
-        holders.into_iter().for_each(xact::wait_for_end_of);
-        !is_free
+        holders.first().copied().map(xact::wait_for_end_of).is_some()
     };
     limited_or(left, work, time_out)
 }
