@@ -164,9 +164,9 @@ pub fn new_owner(name: &str) -> pg_sys::Oid {
 pub fn owns_or_has(role: &str, grantees: &str) -> String {
     format!(
         "(pg_catalog.pg_has_role({role}, owner::pg_catalog.oid, 'USAGE') \
-         OR 0::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ({grantees}::pg_catalog.oid[]) \
          OR EXISTS (SELECT FROM pg_catalog.unnest({grantees}::pg_catalog.oid[]) AS granted (role) \
-                    WHERE pg_catalog.pg_has_role({role}, granted.role, 'USAGE')))"
+                    WHERE granted.role OPERATOR(pg_catalog.=) 0::pg_catalog.oid \
+                       OR pg_catalog.pg_has_role({role}, granted.role, 'USAGE')))"
     )
 }
 

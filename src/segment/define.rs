@@ -219,5 +219,5 @@ pub fn set_grantee(tag: Option<Text>, role: Option<Text>, server: Option<bool>, 
 
 /// The microseconds of an interval, with months of 30 days, limited to a bigint.
 fn micros(interval: &Interval) -> i64 {
-    i64::try_from(interval.as_micros()).unwrap_or(i64::MAX)
+    interval.as_micros().clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }

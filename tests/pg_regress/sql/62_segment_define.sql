@@ -27,6 +27,7 @@ CALL outcomes($$
     segment_create('d', step => 10, max_step => 9)
     segment_create('d', target_duration => '0')
     segment_create('d', target_duration => '1 month -31 days')
+    segment_create('d', target_duration => '-178000000 years')
     segment_create('d', target_duration => NULL)
     segment_create('d', stride => 0)
     segment_create('d', stride => NULL)
