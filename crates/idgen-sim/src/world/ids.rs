@@ -4,6 +4,7 @@
 //! One server writes at a time: operators fence the old one, as the documents demand. A server that was replaced is empty
 //! until another one is copied into it.
 
+use super::SHORTEST_MOVE_MS;
 use super::clock::HIGH_WATER_FILE;
 use super::disk::{ControlState, File, Signal};
 use super::judge::Promised;
@@ -285,10 +286,9 @@ impl Ids {
         }
         let before = stage.server(old, |server| std::mem::take(&mut server.promised));
         let was_passed = stage.server(old, |server| server.memory.high_water.label.reach.is_passed());
-        let move_ms = stage.world.settings.shortest_move_ms.get();
         let length = stage.server(index, |server| {
             let replayed = Promised::by_rows(&server.directory.wal.entries);
-            let covers = |label: MarkLabel| before.reached_ms < label.until_ms + move_ms;
+            let covers = |label: MarkLabel| before.reached_ms < label.until_ms + SHORTEST_MOVE_MS;
             let is_promised = server.label().is_some_and(covers) && !was_passed;
             server.promised = if is_promised { replayed.and(&before) } else { replayed };
             server.directory.wal.entries.len()

@@ -61,12 +61,12 @@ pub struct World {
 pub struct Settings {
     pub drift_ms: Cell<i64>,
     pub window_ms: Cell<i64>,
-    /// The shortest move of the mark so far: ids of a server within it are known although they were not replicated.
-    pub shortest_move_ms: Cell<i64>,
     pub longest_move_ms: Cell<i64>,
 }
 
-/// The longest move of the mark under any settings, which can change before the first id.
+/// The moves of the mark under any settings, which can change before the first id. Ids of a server within the shortest one are
+/// known although they were not replicated.
+pub const SHORTEST_MOVE_MS: i64 = 1500;
 pub const LONGEST_MOVE_MS: i64 = 20_000;
 
 /// Faults that last.
@@ -79,12 +79,7 @@ pub struct Faults {
 
 impl World {
     fn new(choices: Choices, has_story: bool) -> Self {
-        let settings = Settings {
-            drift_ms: Cell::new(0),
-            window_ms: Cell::new(0),
-            shortest_move_ms: Cell::new(i64::MAX),
-            longest_move_ms: Cell::new(0),
-        };
+        let settings = Settings { drift_ms: Cell::new(0), window_ms: Cell::new(0), longest_move_ms: Cell::new(0) };
         let world = Self {
             choices: RefCell::new(choices),
             now_us: Cell::new(0),
@@ -136,11 +131,10 @@ impl World {
     /// Changes the settings of all servers.
     pub fn set(&self, drift_ms: i64, window_ms: i64) {
         const SHORTEST_WINDOW_MS: i64 = 1000;
-        let Settings { drift_ms: drift, window_ms: window, shortest_move_ms, longest_move_ms } = &self.settings;
+        let Settings { drift_ms: drift, window_ms: window, longest_move_ms } = &self.settings;
         drift.set(drift_ms);
         window.set(window_ms);
         let move_ms = drift_ms + window_ms.max(SHORTEST_WINDOW_MS) * 3 / 2;
-        shortest_move_ms.set(shortest_move_ms.get().min(move_ms));
         longest_move_ms.set(longest_move_ms.get().max(move_ms));
     }
 
