@@ -111,14 +111,15 @@ impl TagRow {
         self.link.is_attached() && self.definition.max_step == 1
     }
 
-    /// Records values that this server has received: the last one, where they come from, and how many were asked for. False
-    /// if the tag was detached, also if it was attached again since.
-    pub fn receive(&mut self, server: i64, last: i64, origin: &Origin, step: i64) -> bool {
+    /// Records values that this server has received: the last one, where they come from, and how many were asked for, within the
+    /// limits of now. False if the tag was detached, also if it was attached again since.
+    pub fn receive(&mut self, server: i64, last: i64, origin: &Origin, count: i64) -> bool {
         let Self { definition, link, .. } = self;
         let is_it = link.is_attached() && link.received.is_none() && link.server == Some(server);
         if is_it {
             definition.max_id = definition.max_id.max(last);
-            (definition.stride, definition.residue, definition.step) = (origin.stride, origin.residue, step);
+            (definition.stride, definition.residue) = (origin.stride, origin.residue);
+            definition.step = count.clamp(definition.min_step, definition.max_step);
             link.source = Some(origin.source.clone());
         }
         is_it

@@ -187,8 +187,7 @@ impl Supplier {
         let number = stock.row.link.server.ok_or(Failure::Gone)?;
         let server = Server { number, received: definition.max_id };
         let (range, origin) = self.requests.take_values(port, &stock.row.tag, server, count)?;
-        let step = (count as i64).clamp(definition.min_step, definition.max_step);
-        let version = receive(port, creation, number, range.last(), &origin, step)?;
+        let version = receive(port, creation, number, range.last(), &origin, count as i64)?;
         // Also if they are skipped: a report below it and one above it would look like a loss of grants.
         stock.row.definition.max_id = range.last();
         if port.was_cancelled() {
@@ -235,12 +234,12 @@ fn receive(
     server: i64,
     last: i64,
     origin: &Origin,
-    step: i64,
+    count: i64,
 ) -> Answer<i64> {
     let version = port.transaction(|port| {
         port.require_durability();
         let mut row = port.await_lock(creation)?;
-        if row.receive(server, last, origin, step) { port.record(&row) } else { None }
+        if row.receive(server, last, origin, count) { port.record(&row) } else { None }
     });
     version.map_err(Failure::Tag)?.ok_or(Failure::Gone)
 }

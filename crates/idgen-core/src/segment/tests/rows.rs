@@ -18,6 +18,19 @@ fn row_that_was_attached_again_takes_no_values_of_its_former_number() {
     assert_eq!(tag.definition.max_id, 50);
 }
 
+/// The row was altered while the values were on their way.
+#[test]
+fn step_of_received_values_is_within_the_limits_of_now() {
+    let mut tag = row(1);
+    tag.attach(1, 2_000_000);
+    let origin = Origin { source: "7/5/1/1".to_owned(), stride: 1, residue: 0 };
+    for (least, most, count, step) in [(1, 1, 1000, 1), (20, 50, 10, 20), (20, 50, 30, 30)] {
+        (tag.definition.min_step, tag.definition.max_step) = (least, most);
+        assert!(tag.receive(1, 50, &origin, count));
+        assert_eq!(tag.definition.step, step);
+    }
+}
+
 /// They depend on the row, but for what an allocation itself moves.
 #[test]
 fn ring_keeps_its_values_as_long_as_its_row_allows_them() {

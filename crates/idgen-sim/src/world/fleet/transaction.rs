@@ -9,7 +9,7 @@ use super::{Backend, TAGS};
 use idgen_core::history::Identity;
 use idgen_core::segment::fleet::rows::{Privilege, TagRows};
 use idgen_core::segment::fleet::{ServerReport, SharedTag};
-use idgen_core::segment::tag::{NotLocked, TagRow};
+use idgen_core::segment::tag::{NotLocked, TagDefinition, TagRow};
 use idgen_core::segment::{DROPPED, TagKey};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -142,8 +142,13 @@ impl<'a> Transaction<'a> {
         if self.try_lock(tag) { Ok(tag) } else { Err(NotLocked::Busy) }
     }
 
-    /// Writes a row of a tag, as the trigger lets it.
+    /// Writes a row of a tag, as the trigger and the checks let it.
     pub fn write(&mut self, tag: usize, mut new: TagRow, is_allocation: bool) -> TagRow {
+        let TagDefinition { step, min_step, max_step, .. } = new.definition;
+        if !(min_step..=max_step).contains(&step) {
+            let broken = format!("S3: {step} is no step between {min_step} and {max_step}");
+            self.backend.world().break_promise(self.backend.process.server, broken);
+        }
         let old = self.tag(tag);
         if let Some(old) = &old {
             let (before, after) = (old.basis(), new.basis());
