@@ -9,7 +9,8 @@ use super::{definitions, errors, pending, sweep};
 use crate::pg::advisory_lock::{AdvisoryLock, Limit, Mode, Scope, acquire_for_transaction};
 use crate::pg::latch::ConditionVariable;
 use crate::pg::row::{Key, LatestRows, Version, Wait};
-use crate::pg::{session, system_clock, xact};
+use crate::pg::xact::{self, Ended};
+use crate::pg::{session, system_clock};
 use crate::place;
 use idgen_core::lease::{
     self, Acquirer, Change, FIRST_SHARED, GrantRows, Lease, LeaseDefinition, LeaseLock, Patience, Term, Tried,
@@ -60,7 +61,8 @@ impl Wanted<'_> {
             false if self.is_own_statement => pg_sys::CommandId::MAX,
             false => return,
         };
-        pending::running().after_snapshot.extend(names.iter().map(|name| ((*name).to_owned(), last)));
+        let until = (last, Ended::until_now());
+        pending::running().after_snapshot.extend(names.iter().map(|name| ((*name).to_owned(), until.clone())));
     }
 
     pub fn commit_or_warn(&self, name: &str) {

@@ -238,6 +238,44 @@ pub fn snapshot_command() -> pg_sys::CommandId {
     unsafe { (*pg_sys::GetActiveSnapshot()).curcid }
 }
 
+/// Which transactions had ended at some time.
+#[derive(Clone)]
+pub struct Ended {
+    /// All later ones were running, or had not begun.
+    before: pg_sys::TransactionId,
+    running: Vec<pg_sys::TransactionId>,
+}
+
+impl Ended {
+    pub fn until_now() -> Self {
+        // SAFETY: a function that SQL has called has a snapshot, and this one is read before there is a next one.
+        unsafe { Self::shown_by(&*pg_sys::GetLatestSnapshot()) }
+    }
+
+    /// # Safety
+    /// An MVCC snapshot, which was not taken during recovery.
+    unsafe fn shown_by(snapshot: &pg_sys::SnapshotData) -> Self {
+        let running = match snapshot.xcnt {
+            0 => Vec::new(),
+            // SAFETY: an array of this length.
+            count => unsafe { std::slice::from_raw_parts(snapshot.xip, count as usize) }.to_vec(),
+        };
+        Self { before: snapshot.xmax, running }
+    }
+
+    /// True if the running statement sees what they have written. The statements of a rule share a snapshot.
+    pub fn are_shown(&self) -> bool {
+        // SAFETY: as in `until_now`. Compares numbers.
+        unsafe {
+            let shown = Self::shown_by(&*pg_sys::GetActiveSnapshot());
+            let is_missed = |xid: &pg_sys::TransactionId| {
+                pg_sys::TransactionIdPrecedes(*xid, self.before) && !self.running.contains(xid)
+            };
+            !pg_sys::TransactionIdPrecedes(shown.before, self.before) && !shown.running.iter().any(is_missed)
+        }
+    }
+}
+
 /// True if each statement sees what was committed before it.
 pub fn is_read_committed() -> bool {
     // SAFETY: reads this process's own state.

@@ -250,6 +250,18 @@ fn statement_cannot_fence_by_a_lease_that_it_acquires() {
          next ends
          next: FETCH reading -> error 55000 in the statement that has acquired it
          next: ROLLBACK
+         -- The statements of a rule share a snapshot, also in a function.
+         next: CREATE TABLE tokens (token bigint);
+               CREATE VIEW writes AS SELECT 1 AS n;
+               CREATE RULE write AS ON INSERT TO writes DO INSTEAD (
+                   INSERT INTO tokens SELECT token FROM lease_acquire('r', '1 hour');
+                   INSERT INTO seen SELECT n FROM t, tokens, LATERAL lease_fence('r', tokens.token))
+         holder: SELECT token FROM lease_acquire('r', '1 hour') -> $ruled
+         next waits for Extension: INSERT INTO writes VALUES (1)
+         other waits for advisory: DO 'BEGIN INSERT INTO writes VALUES (1); END'
+         holder: BEGIN; SELECT lease_fence('r', $ruled); UPDATE t SET n = 43; COMMIT; SELECT lease_release('r', $ruled)
+         next ends -> error 55000 in the statement that has acquired it
+         other ends -> error 55000 in the statement that has acquired it
          -- Another session acquires for a cursor that was open before.
          holder: SELECT token FROM lease_acquire('d', '1 hour') -> $held_too
          next: BEGIN; DECLARE reading CURSOR FOR SELECT n, lease_fence('d', current_setting('my.token')::bigint) FROM t
