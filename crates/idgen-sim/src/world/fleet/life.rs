@@ -68,6 +68,8 @@ fn raise(backend: &Backend, tag: usize, max_id: i64) {
         let timeline = directory.control.timeline;
         directory.wal.entries.push(Rc::new(Entry { timeline, wall_ms, rows: Rc::new(rows) }));
         directory.flush();
+        // A standby that takes over has it.
+        backend.shared.acknowledged.set(directory.wal.entries.len());
     });
 }
 
