@@ -9,8 +9,8 @@ use super::{definitions, errors, pending, sweep};
 use crate::pg::advisory_lock::{AdvisoryLock, Limit, Mode, Scope, acquire_for_transaction};
 use crate::pg::latch::ConditionVariable;
 use crate::pg::row::{Key, LatestRows, Version, Wait};
-use crate::pg::xact::{self, Ended};
-use crate::pg::{session, system_clock};
+use crate::pg::snapshot::{self, Ended};
+use crate::pg::{session, system_clock, xact};
 use crate::place;
 use idgen_core::lease::{
     self, Acquirer, Change, FIRST_SHARED, GrantRows, Lease, LeaseDefinition, LeaseLock, Patience, Term, Tried,
@@ -57,7 +57,7 @@ impl Wanted<'_> {
         // The rest of this statement, and cursors that are open, see what was there before it waited. In a stricter level, so does
         // all that is left of this transaction.
         let last = match xact::is_read_committed() {
-            true => xact::last_command(),
+            true => snapshot::last_command(),
             false if self.is_own_statement => pg_sys::CommandId::MAX,
             false => return,
         };

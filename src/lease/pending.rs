@@ -7,7 +7,8 @@ use super::{errors, locks};
 use crate::pg::advisory_lock::Scope;
 use crate::pg::effects::SubxactList;
 use crate::pg::latch::ConditionVariable;
-use crate::pg::xact::{self, Durability, Ended};
+use crate::pg::snapshot::{self, Ended};
+use crate::pg::xact::{self, Durability};
 use idgen_core::lease::{Effect, Effects};
 use parking_lot::{Mutex, MutexGuard};
 use pgrx::prelude::*;
@@ -50,7 +51,7 @@ pub fn running() -> MutexGuard<'static, Transaction> {
 
 /// Raises 55000 in a statement whose snapshot may be older than the term of this lease that the transaction has begun.
 pub fn refuse_in_acquiring_statement(name: &str) {
-    let is_older = |(last, ended): &(pg_sys::CommandId, Ended)| xact::snapshot_command() <= *last || !ended.are_shown();
+    let is_older = |(last, ended): &(pg_sys::CommandId, Ended)| snapshot::command() <= *last || !ended.are_shown();
     if running().after_snapshot.get(name).is_some_and(is_older) {
         errors::used_by_acquiring_statement(name).raise();
     }

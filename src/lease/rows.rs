@@ -188,8 +188,7 @@ fn uncommitted(name: &str) -> Vec<(i32, pg_sys::TransactionId)> {
     let note = |row: &LeaseRow| {
         let xid = row.inserted_by()?;
         // SAFETY: the id of a transaction.
-        let is_of_another =
-            unsafe { !pg_sys::TransactionIdIsCurrentTransactionId(xid) && pg_sys::TransactionIdIsInProgress(xid) };
+        let is_of_another = !xact::is_current(xid) && unsafe { pg_sys::TransactionIdIsInProgress(xid) };
         let (slot, token) = (row.value(SLOT), row.value::<i64>(TOKEN));
         if is_of_another && !committed.contains(&token) {
             found.push((slot, xid));

@@ -22,6 +22,7 @@ pub mod recovery;
 pub mod row;
 pub mod session;
 pub mod shared_objects;
+pub mod snapshot;
 pub mod spi;
 pub mod system_clock;
 pub mod xact;

@@ -31,6 +31,26 @@ unsafe extern "C-unwind" fn xact_event(event: pg_sys::XactEvent::Type, callback:
     callback(event);
 }
 
+/// Runs the function each time that a savepoint or a subtransaction of this process is rolled back. Register once.
+pub fn on_savepoint_rollback(callback: fn()) {
+    // SAFETY: as in `register`.
+    unsafe { pg_sys::RegisterSubXactCallback(Some(subxact_event), callback as *mut c_void) };
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn subxact_event(
+    event: pg_sys::SubXactEvent::Type,
+    _own: pg_sys::SubTransactionId,
+    _parent: pg_sys::SubTransactionId,
+    callback: *mut c_void,
+) {
+    if event == pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB {
+        // SAFETY: registered by `on_savepoint_rollback`, with a function of this type.
+        let callback = unsafe { std::mem::transmute::<*mut c_void, fn()>(callback) };
+        callback();
+    }
+}
+
 /// Runs queries in `XACT_EVENT_PRE_COMMIT` or `XACT_EVENT_PRE_PREPARE`, which may write although the transaction has become
 /// read-only since.
 pub fn write_before_commit(work: impl FnOnce()) {
@@ -74,6 +94,12 @@ pub fn id_if_any() -> Option<i64> {
     // SAFETY: reads this process's own state.
     let id = unsafe { pg_sys::GetTopFullTransactionIdIfAny() }.value as i64;
     (id != 0).then_some(id)
+}
+
+/// True for the ids of the running transaction and its subtransactions, but for those that were rolled back.
+pub fn is_current(id: pg_sys::TransactionId) -> bool {
+    // SAFETY: reads this process's own state.
+    unsafe { pg_sys::TransactionIdIsCurrentTransactionId(id) }
 }
 
 /// True for the id of a transaction that has committed, with all above it. False for those of the running one.
@@ -223,57 +249,6 @@ unsafe extern "C-unwind" {
 pub fn leave_serializable() {
     // SAFETY: in a transaction that is no parallel worker's. Without the search, this does nothing.
     unsafe { ReleasePredicateLocks(false, false) };
-}
-
-/// The last command of the transaction that has written. The snapshots from then on are of later ones.
-pub fn last_command() -> pg_sys::CommandId {
-    // SAFETY: reads this process's own state.
-    unsafe { pg_sys::GetCurrentCommandId(false) }.saturating_sub(1)
-}
-
-/// The command before which the running statement has taken its snapshot. Statements of a function that it calls have
-/// snapshots of their own.
-pub fn snapshot_command() -> pg_sys::CommandId {
-    // SAFETY: a function that SQL has called has a snapshot.
-    unsafe { (*pg_sys::GetActiveSnapshot()).curcid }
-}
-
-/// Which transactions had ended at some time.
-#[derive(Clone)]
-pub struct Ended {
-    /// All later ones were running, or had not begun.
-    before: pg_sys::TransactionId,
-    running: Vec<pg_sys::TransactionId>,
-}
-
-impl Ended {
-    pub fn until_now() -> Self {
-        // SAFETY: a function that SQL has called has a snapshot, and this one is read before there is a next one.
-        unsafe { Self::shown_by(&*pg_sys::GetLatestSnapshot()) }
-    }
-
-    /// # Safety
-    /// An MVCC snapshot, which was not taken during recovery.
-    unsafe fn shown_by(snapshot: &pg_sys::SnapshotData) -> Self {
-        let running = match snapshot.xcnt {
-            0 => Vec::new(),
-            // SAFETY: an array of this length.
-            count => unsafe { std::slice::from_raw_parts(snapshot.xip, count as usize) }.to_vec(),
-        };
-        Self { before: snapshot.xmax, running }
-    }
-
-    /// True if the running statement sees what they have written. The statements of a rule share a snapshot.
-    pub fn are_shown(&self) -> bool {
-        // SAFETY: as in `until_now`. Compares numbers.
-        unsafe {
-            let shown = Self::shown_by(&*pg_sys::GetActiveSnapshot());
-            let is_missed = |xid: &pg_sys::TransactionId| {
-                pg_sys::TransactionIdPrecedes(*xid, self.before) && !self.running.contains(xid)
-            };
-            !pg_sys::TransactionIdPrecedes(shown.before, self.before) && !shown.running.iter().any(is_missed)
-        }
-    }
 }
 
 /// True if each statement sees what was committed before it.

@@ -20,7 +20,7 @@ use pgrx::spi::SpiHeapTupleData;
 fn held_text(lock: &str) -> String {
     format!(
         "SELECT held.worker_id, held.not_before, held.not_after, held.acquired_at, {}, \
-         COALESCE(held.xmin OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.xid, false), \
+         held.xmin, \
          CASE WHEN NOT pg_catalog.pg_has_role($3, held.role::pg_catalog.oid, 'USAGE') THEN held.role::pg_catalog.text END, {} \
          FROM idgen.worker_id AS held JOIN idgen.worker_pool AS pool ON pool.name OPERATOR(pg_catalog.=) held.pool \
          LEFT JOIN idgen.worker_history AS history ON true \
@@ -42,7 +42,7 @@ fn held(row: &SpiHeapTupleData) -> (Held, Option<String>) {
         rectangle: Rectangle { not_before_us, not_after_us },
         acquired_us,
         ttl_us: value(row, 5),
-        is_uncommitted: value(row, 6),
+        is_uncommitted: xact::is_current(value(row, 6)),
         history: history::from_row(row, 8),
     };
     (held, optional_text(row, 7))

@@ -46,6 +46,11 @@ SELECT worker_confirm('p', :t) = :'first' AS confirmed;
 SELECT worker_confirm('p', renewed.token)
 FROM (SELECT :t AS token, (worker_renew('p', :t, :'first'::timestamptz)).not_after OFFSET 0) AS renewed WHERE not_after IS NOT NULL;
 \echo :SQLSTATE
+SET default_transaction_isolation = 'repeatable read';
+SELECT worker_confirm('p', renewed.token)
+FROM (SELECT :t AS token, (worker_renew('p', :t, :'first'::timestamptz)).not_after OFFSET 0) AS renewed WHERE not_after IS NOT NULL;
+\echo :SQLSTATE
+RESET default_transaction_isolation;
 SELECT worker_confirm('p', :t) = :'first' AS confirmed;
 CALL outcomes($$
     worker_confirm('p', 1)
