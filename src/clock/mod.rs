@@ -232,5 +232,10 @@ pub fn init() {
     shmem::register(&[&STATE, &FILE, &GENERATORS]);
     shmem::at_startup(|| xact::at_exit(mark::at_exit));
     // In the postmaster, from which all processes inherit it.
-    xact::on_xact_event(|_| STATE.get().into_iter().for_each(labelling::end_wait_of_transaction));
+    xact::on_xact_event(|_| end_wait());
+    xact::on_savepoint_rollback(end_wait);
+}
+
+fn end_wait() {
+    STATE.get().into_iter().for_each(labelling::end_wait_of_transaction);
 }

@@ -94,10 +94,12 @@ fn label_ms(client: &mut Client) -> i64 {
 }
 
 /// A draw waits for the label of the wrong time and is cancelled right after the label was written. The label is taken back,
-/// so that neither this server nor a standby begins there.
+/// so that neither this server nor a standby begins there; also where the transaction goes on from a savepoint.
 #[test]
 fn label_of_a_cancelled_draw_under_a_wrong_clock_is_taken_back() {
-    for is_terminated in [false, true] {
+    let (cancel, terminate) = ("pg_cancel_backend", "pg_terminate_backend");
+    for (end, before, after) in [(cancel, "", ""), (terminate, "", ""), (cancel, "BEGIN; SAVEPOINT s", "ROLLBACK TO s")]
+    {
         let server = builder().start_with_extension();
         let standby = server.standby();
         let mut dba = server.client();
@@ -110,17 +112,21 @@ fn label_of_a_cancelled_draw_under_a_wrong_clock_is_taken_back() {
         server.clock().set_offset_ms(YEAR_MS);
         let mut client = server.client();
         let pid = backend_pid(&mut client);
-        std::thread::scope(|scope| {
-            let drawing = scope.spawn(move || client.simple_query("SELECT snowflake_next()").expect_err("no id"));
+        let _open = std::thread::scope(|scope| {
+            let drawing = scope.spawn(move || {
+                execute(&mut client, before);
+                client.simple_query("SELECT snowflake_next()").expect_err("no id");
+                let is_connected = client.simple_query(after).is_ok();
+                is_connected.then_some(client)
+            });
             wait_for_event(&server, pid, "Extension");
             let paused = pause(pid);
             execute(&mut holder, "COMMIT");
             server.wait_for(PATIENCE, "the label of the wrong time", || label_ms(&mut dba) > before_ms + YEAR_MS / 2);
             server.clock().set_offset_ms(0);
-            let end = if is_terminated { "pg_terminate_backend" } else { "pg_cancel_backend" };
             execute(&mut dba, &format!("SELECT {end}({pid})"));
             drop(paused);
-            drawing.join().expect("a session");
+            drawing.join().expect("a session")
         });
         // No session draws.
         server.wait_for(PATIENCE, "the label of the right time", || label_ms(&mut dba) <= before_ms);
