@@ -45,10 +45,11 @@ pub fn settled(layout: &str, reader: &str) -> i64 {
     // Ids go on from the mark, which no transaction of an earlier start can have reached.
     clock::ensure_begun();
     let before_next = || {
-        // Under the lock, because worker ids change under it.
-        GENERATORS.shared(|table| {
+        // Under the lock, because worker ids change under it. Nothing is then issued in the layout before the slot, also where the
+        // reader's worker id has issued nothing.
+        GENERATORS.exclusive(|table| {
             let space = current_space(&layout);
-            (space, space.id_before(table.free_slot(&space)))
+            (space, space.id_before(table.begin_to_settle(&space)))
         })
     };
     let (space, id) = settled::settled(&layout, before_next, || DRAWS.open());

@@ -70,6 +70,13 @@ impl Floor {
         if self.free_slot_of(space).is_some() { self.ms } else { self.unused_from_ms() }
     }
 
+    /// Lets the last space that has left begin in a later tick when it comes back, unless it is this one.
+    fn end_tick_of_others(&mut self, space: &IdSpace) {
+        if self.free_slot_of(space).is_none() {
+            (self.ms, self.last) = (self.unused_from_ms(), None);
+        }
+    }
+
     fn free_slot_of(&self, space: &IdSpace) -> Option<u64> {
         self.last.filter(|(last, _)| last == space).map(|(_, free)| free)
     }
@@ -181,6 +188,15 @@ impl<'a> GeneratorTable<'a> {
             Some(Attachment { index, handle, .. }) => self.generators[index].free_slot(handle),
             None => self.start_of(space).free,
         }
+    }
+
+    /// The first free slot of a space, as of now. What is later issued in its layout begins there, or later, also under another
+    /// worker id that comes back.
+    pub fn begin_to_settle(&mut self, space: &IdSpace) -> u64 {
+        if self.find(space).is_none() {
+            self.floors[floor_of(space)].end_tick_of_others(space);
+        }
+        self.free_slot(space)
     }
 
     /// Remembers that this id is settled, and returns the greatest one that is: what is settled stays so, and bounds in

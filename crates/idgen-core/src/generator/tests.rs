@@ -169,6 +169,28 @@ fn settled_id_never_falls_while_the_space_keeps_its_generator() {
     assert_eq!(settled, [8, 8, 9]);
 }
 
+/// While the server has no worker id, or another one that has issued nothing, ids are settled that it could go on from.
+#[test]
+fn worker_id_that_comes_back_begins_after_what_is_settled() {
+    let text = tagged(0);
+    for reader in [0, 5, 7] {
+        let mut server = Server::new(3);
+        server.worker = 5;
+        let attached = server.attach(&text);
+        server.draw(&text, attached, NOW_MS).unwrap();
+        server.table.restart_at(i64::MIN);
+        server.worker = reader;
+        let (space, ..) = server.space(&text);
+        let free = server.table.begin_to_settle(&space);
+        assert_eq!(server.table.begin_to_settle(&space), free, "again");
+        let settled = server.table.settle(&space, space.id_before(free));
+        server.worker = 5;
+        let back = server.attach(&text);
+        let id = server.draw(&text, back, NOW_MS).unwrap();
+        assert!(id > settled, "{id} is settled since {settled}, by worker id {reader}");
+    }
+}
+
 #[test]
 fn reached_time_is_that_of_the_latest_id_or_the_floor() {
     let mut server = Server::new(3);
