@@ -55,8 +55,8 @@ pub(super) fn wait_for<P: Port>(port: &P, mark_ms: i64) -> Result<bool, P::Error
     Ok(false)
 }
 
-/// At the end of each transaction, and where a savepoint is rolled back. Where it waited for a label, and ended in an error, no id needs that label: it may be as
-/// far ahead as a wrong clock, and a standby that is promoted would begin past it.
+/// At the end of each transaction, and where a savepoint is rolled back. Where it waited for a label, and ended in an error, no
+/// id needs that label: it may be as far ahead as a wrong clock, and a standby that is promoted would begin past it.
 pub fn end_wait_of_transaction<P: Port>(port: &P) {
     if port.is_waiting().swap(false, Relaxed) {
         // Also what other sessions want: they ask again when they wake.
