@@ -187,13 +187,14 @@ impl AclTable {
     /// Grants a role what the owner may grant, or revokes it; 0 is PUBLIC.
     pub fn set_grantee(&self, key: &str, role: pg_sys::Oid, is_granted: bool) {
         let Self { key: column, grantees, .. } = self;
-        let (change, changes) = match is_granted {
-            true => ("array_append", "OPERATOR(pg_catalog.<>) ALL"),
-            false => ("array_remove", "OPERATOR(pg_catalog.=) ANY"),
+        let (change, lacks) = match is_granted {
+            true => ("array_append", "NOT"),
+            false => ("array_remove", ""),
         };
         let change = format!(
             "SET {grantees} = pg_catalog.{change}({grantees}, $2::pg_catalog.oid::pg_catalog.regrole) \
-             WHERE {column} OPERATOR(pg_catalog.=) $1 AND $2::pg_catalog.oid {changes} ({grantees}::pg_catalog.oid[])"
+             WHERE {column} OPERATOR(pg_catalog.=) $1 \
+               AND {lacks} COALESCE($2::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ({grantees}::pg_catalog.oid[]), false)"
         );
         // As a bigint: pgrx passes the OID 0 as NULL.
         self.write(

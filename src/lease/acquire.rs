@@ -9,7 +9,7 @@ use super::{definitions, errors, pending, sweep};
 use crate::pg::advisory_lock::{AdvisoryLock, Limit, Mode, Scope, acquire_for_transaction};
 use crate::pg::latch::ConditionVariable;
 use crate::pg::row::{Key, LatestRows, Version, Wait};
-use crate::pg::snapshot::{self, Ended};
+use crate::pg::snapshot::Moment;
 use crate::pg::{session, system_clock, xact};
 use crate::place;
 use idgen_core::lease::{
@@ -56,13 +56,12 @@ impl Wanted<'_> {
         self.commit_or_warn(names[0]);
         // The rest of this statement, and cursors that are open, see what was there before it waited. In a stricter level, so does
         // all that is left of this transaction.
-        let last = match xact::is_read_committed() {
-            true => snapshot::last_command(),
-            false if self.is_own_statement => pg_sys::CommandId::MAX,
+        let moment = match xact::is_read_committed() {
+            true => Moment::now(),
+            false if self.is_own_statement => Moment::end_of_transaction(),
             false => return,
         };
-        let until = (last, Ended::until_now());
-        pending::running().after_snapshot.extend(names.iter().map(|name| ((*name).to_owned(), until.clone())));
+        pending::running().acquired.extend(names.iter().map(|name| ((*name).to_owned(), moment.clone())));
     }
 
     pub fn commit_or_warn(&self, name: &str) {
@@ -276,7 +275,7 @@ impl GrantRows for Attempt<'_> {
     type Term = Grant;
 
     /// Raises 40001 if the transaction's one snapshot may be older than the last holder's writes. A holder that did not
-    /// release the slot may have written at any time. Others are those of shared terms, and of slots that the definition lacks.
+    /// release the slot may have written at any time.
     fn refuse_older_snapshot(&mut self, slot: i32, ends: &[i32]) {
         let name = self.name;
         let is_released = |slot: i32| self.term(slot).is_none_or(|(term, _)| term.depth == 0 && !term.revoked);
@@ -285,6 +284,7 @@ impl GrantRows for Attempt<'_> {
                 ends.iter().all(|slot| is_released(*slot)) && !rows::have_changed(name, Key::IntBelow(FIRST_SHARED))
             }
             false => {
+                // The others are those of shared terms, and of slots that only an earlier definition has.
                 let own_and_others = [Key::Int(slot), Key::IntFrom(self.definition.slots)];
                 ends.is_empty()
                     && is_released(slot)

@@ -153,8 +153,9 @@ pub fn session_state(session: Option<(i64, i64)>, lock_delay_us: Option<i64>) ->
 pub fn ended_since_us(key: i64, lock_delay_us: Option<i64>) -> i64 {
     static SEEN: LazyLock<Mutex<SeenEnded>> = LazyLock::new(Mutex::default);
     let now_us = system_clock::boot_us();
-    SEEN.lock().since_us(key, now_us, lock_delay_us, || match shmem::is_preloaded() {
+    let shared_us = match shmem::is_preloaded() {
         true => ENDED.exclusive(|ended| ended.since_us(key, now_us, lock_delay_us)),
         false => now_us,
-    })
+    };
+    SEEN.lock().since_us(key, now_us, lock_delay_us, shared_us)
 }

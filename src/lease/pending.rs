@@ -7,7 +7,7 @@ use super::{errors, locks};
 use crate::pg::advisory_lock::Scope;
 use crate::pg::effects::SubxactList;
 use crate::pg::latch::ConditionVariable;
-use crate::pg::snapshot::{self, Ended};
+use crate::pg::snapshot::Moment;
 use crate::pg::xact::{self, Durability};
 use idgen_core::lease::{Effect, Effects};
 use parking_lot::{Mutex, MutexGuard};
@@ -29,9 +29,8 @@ pub struct Transaction {
     /// What the log has of the transaction, if that is a release and nothing else. If it ends like this, its commit does not wait
     /// for the disk: a crash that loses the release costs a wait for the end of the term, and never lets two hold it.
     pub release_only: Option<u64>,
-    /// Leases that it has acquired, and whose snapshots may not show what the last holder has written: those up to this command,
-    /// and those that do not show what had ended then.
-    pub after_snapshot: HashMap<String, (pg_sys::CommandId, Ended)>,
+    /// Leases that it has acquired, and when. A snapshot that is older may not show what the last holder has written.
+    pub acquired: HashMap<String, Moment>,
     /// Broadcast when the transaction has ended.
     conditions: Vec<&'static ConditionVariable>,
 }
@@ -51,8 +50,7 @@ pub fn running() -> MutexGuard<'static, Transaction> {
 
 /// Raises 55000 in a statement whose snapshot may be older than the term of this lease that the transaction has begun.
 pub fn refuse_in_acquiring_statement(name: &str) {
-    let is_older = |(last, ended): &(pg_sys::CommandId, Ended)| snapshot::command() <= *last || !ended.are_shown();
-    if running().after_snapshot.get(name).is_some_and(is_older) {
+    if running().acquired.get(name).is_some_and(|moment| !moment.is_seen()) {
         errors::used_by_acquiring_statement(name).raise();
     }
 }

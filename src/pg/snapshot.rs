@@ -1,55 +1,57 @@
-//! What the snapshot of the running statement shows: up to which command of its own transaction, and which others.
+//! Whether the snapshot of the running statement is older than a moment of its transaction.
 
 use pgrx::prelude::*;
 
-/// The last command of the transaction that has written. The snapshots from then on are of later ones, but for those that the
-/// statements of a rule share.
-pub fn last_command() -> pg_sys::CommandId {
-    // SAFETY: reads this process's own state.
-    unsafe { pg_sys::GetCurrentCommandId(false) }.saturating_sub(1)
-}
-
-/// The command before which the running statement has taken its snapshot. Statements of a function that it calls have
-/// snapshots of their own.
-pub fn command() -> pg_sys::CommandId {
-    // SAFETY: a function that SQL has called has a snapshot.
-    unsafe { (*pg_sys::GetActiveSnapshot()).curcid }
-}
-
-/// Which transactions had ended at some time.
+/// A moment of the running transaction.
+///
+/// The statements of a rule share one snapshot. PostgreSQL raises its command for each of them, but it shows no more of other
+/// transactions. So both are compared.
 #[derive(Clone)]
-pub struct Ended {
-    /// All later ones were running, or had not begun.
-    before: pg_sys::TransactionId,
+pub struct Moment {
+    /// The last command that has written. The snapshot of a later statement is of a later one.
+    command: pg_sys::CommandId,
+    /// Transactions from this one on had not ended.
+    next: pg_sys::TransactionId,
+    /// Those before it that had not ended. They are in order.
     running: Vec<pg_sys::TransactionId>,
 }
 
-impl Ended {
-    pub fn until_now() -> Self {
+impl Moment {
+    pub fn now() -> Self {
+        // SAFETY: reads this process's own state.
+        let command = unsafe { pg_sys::GetCurrentCommandId(false) }.saturating_sub(1);
         // SAFETY: a function that SQL has called has a snapshot, and this one is read before there is a next one.
-        unsafe { Self::shown_by(&*pg_sys::GetLatestSnapshot()) }
+        let snapshot = unsafe { &*pg_sys::GetLatestSnapshot() };
+        let mut running = running(snapshot).to_vec();
+        running.sort_unstable();
+        Self { command, next: snapshot.xmax, running }
     }
 
-    /// # Safety
-    /// An MVCC snapshot, which was not taken during recovery.
-    unsafe fn shown_by(snapshot: &pg_sys::SnapshotData) -> Self {
-        let running = match snapshot.xcnt {
-            0 => Vec::new(),
-            // SAFETY: an array of this length.
-            count => unsafe { std::slice::from_raw_parts(snapshot.xip, count as usize) }.to_vec(),
-        };
-        Self { before: snapshot.xmax, running }
+    /// The end of the transaction, to which every snapshot is older.
+    pub fn end_of_transaction() -> Self {
+        Self { command: pg_sys::CommandId::MAX, next: pg_sys::InvalidTransactionId, running: Vec::new() }
     }
 
-    /// True if the running statement sees what they have written.
-    pub fn are_shown(&self) -> bool {
-        // SAFETY: as in `until_now`. Compares numbers.
-        unsafe {
-            let shown = Self::shown_by(&*pg_sys::GetActiveSnapshot());
-            let is_missed = |xid: &pg_sys::TransactionId| {
-                pg_sys::TransactionIdPrecedes(*xid, self.before) && !self.running.contains(xid)
-            };
-            !pg_sys::TransactionIdPrecedes(shown.before, self.before) && !shown.running.iter().any(is_missed)
-        }
+    /// True if the running statement sees what was written and committed before it.
+    pub fn is_seen(&self) -> bool {
+        // SAFETY: a function that SQL has called has a snapshot.
+        let snapshot = unsafe { &*pg_sys::GetActiveSnapshot() };
+        // SAFETY: compares numbers.
+        let is_before = |one, other| unsafe { pg_sys::TransactionIdPrecedes(one, other) };
+        let had_ended =
+            |xid: &pg_sys::TransactionId| is_before(*xid, self.next) && self.running.binary_search(xid).is_err();
+        snapshot.curcid > self.command
+            && !is_before(snapshot.xmax, self.next)
+            && (!is_before(snapshot.xmin, self.next) || !running(snapshot).iter().any(had_ended))
+    }
+}
+
+/// The transactions that a snapshot does not show although they are before its `xmax`, but for subtransactions. None during
+/// recovery.
+fn running(snapshot: &pg_sys::SnapshotData) -> &[pg_sys::TransactionId] {
+    match snapshot.xcnt {
+        0 => &[],
+        // SAFETY: an array of this length, which lives as long as the snapshot.
+        count => unsafe { std::slice::from_raw_parts(snapshot.xip, count as usize) },
     }
 }

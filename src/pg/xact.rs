@@ -31,7 +31,8 @@ unsafe extern "C-unwind" fn xact_event(event: pg_sys::XactEvent::Type, callback:
     callback(event);
 }
 
-/// Runs the function each time that a savepoint or a subtransaction of this process is rolled back. Register once.
+/// Runs the function each time that a savepoint or a subtransaction of this process is rolled back, whatever it has done: the
+/// lists of [effects](super::effects) follow what they have. Register once.
 pub fn on_savepoint_rollback(callback: fn()) {
     // SAFETY: as in `register`.
     unsafe { pg_sys::RegisterSubXactCallback(Some(subxact_event), callback as *mut c_void) };

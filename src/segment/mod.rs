@@ -358,7 +358,7 @@ const ROW_UPDATE: u32 = pg_sys::RowExclusiveLock;
 /// transactions may wait for the session in turn, and PostgreSQL sees a deadlock only if both wait in its lock manager.
 fn wait_for_obstacle(drawing: &Drawing, left: Duration, time_out: impl FnOnce() -> bool) -> bool {
     let creation = drawing.attached.row.key.creation;
-    // Waits once: the limit is that of one wait.
+    // Each wait is limited by itself, so there is only one.
     let work = || {
         let Some(table) = store::SEGMENT.try_lock(ROW_UPDATE) else {
             ExtensionTable::unlock(store::SEGMENT.lock(ROW_UPDATE), ROW_UPDATE);
@@ -372,7 +372,9 @@ fn wait_for_obstacle(drawing: &Drawing, left: Duration, time_out: impl FnOnce() 
             ConditionVariable::cancel_sleep();
             errors::changed_here(&drawing.tag()).raise()
         });
-        holders.first().copied().map(xact::wait_for_end_of).is_some()
+        let Some(holder) = holders.first() else { return false };
+        xact::wait_for_end_of(*holder);
+        true
     };
     limited_or(left, work, time_out)
 }

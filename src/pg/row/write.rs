@@ -57,8 +57,8 @@ impl<const N: usize> Rows<N> {
         let read = |row: &Row<N>| Some((row.version(), read(row)?));
         self.newest(key, read, |(version, found)| {
             let locked = self.lock_version(version, LockTupleKeyShare, Wait::Block)?;
-            // A newer version that was followed is locked, too. PostgreSQL knows that others had locked it against everyone only
-            // until they commit, if they have locked and written it in savepoints of their own.
+            // A newer version is locked too, where it does not conflict. After the commit, PostgreSQL counts the lock and the
+            // write of a savepoint as the write only, which does not conflict, although it is a take-over.
             match locked.row().was_replaced() {
                 false => Ok(found),
                 true => self.latest(|latest| latest.find(key, &read)).map(|(_, found)| found).ok_or(WasReplaced),

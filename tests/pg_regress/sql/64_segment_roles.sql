@@ -56,6 +56,8 @@ CALL outcomes($$
     -- a NULL that a superuser has written grants nothing
     UPDATE idgen.segment SET drawers = '{NULL}' WHERE tag = 'shop'
     idgen_drawer: segment_next('shop')
+    segment_grant('shop', 'idgen_drawer')
+    idgen_drawer: segment_next('shop')
     UPDATE idgen.segment SET drawers = '{}' WHERE tag = 'shop'
 $$);
 -- a grant that is rolled back has no effect

@@ -30,8 +30,8 @@ pub(super) fn wait_for<P: Port>(port: &P, mark_ms: i64) -> Result<bool, P::Error
     let label = &port.high_water().label;
     let began_us = port.boot_us();
     while !label.reach.reaches(mark_ms) {
-        // First: where a cancel ends the wait, the end of the transaction requests a label, because that of an earlier start may
-        // be as far ahead as a wrong clock.
+        // First: where a cancel ends the wait, the end of the transaction or the rollback to a savepoint requests a label, because
+        // that of an earlier start may be as far ahead as a wrong clock.
         port.is_waiting().store(true, Relaxed);
         // In each turn, also in one that does not sleep: the caller asks again.
         port.check_interrupts();

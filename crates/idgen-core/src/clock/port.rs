@@ -124,7 +124,8 @@ pub trait Port {
     /// label is flushed with its commit, because the next record says that no label is later: a crash must not bring the later
     /// one back. Otherwise only the order in WAL matters: what WAL loses is lost with the ids after it.
     fn commit_label(&self, choose: impl FnOnce() -> NextLabel) -> NextLabel;
-    /// True from the moment when this process waits for a label until it has moved the mark.
+    /// True from the moment when this process waits for a label until it has moved the mark, or the wait is rolled
+    /// back.
     fn is_waiting(&self) -> &AtomicBool;
 
     /// Not under a lock.

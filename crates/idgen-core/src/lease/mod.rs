@@ -178,8 +178,8 @@ struct EndedSession {
 /// When sessions were first seen to have ended, for the lock delay of their slots.
 ///
 /// An entry is kept for the lock delay and as long again, so that a waiting session has time to take the slot. If all
-/// entries are needed, an ended session is not recorded, and its lock delay begins at a later call, or when the process has seen
-/// it. A lock delay is never shortened.
+/// entries are needed, an ended session is not recorded, and its lock delay begins when each process sees the end. A lock delay
+/// is never shortened.
 #[derive(Debug)]
 pub struct EndedSessions<const CAPACITY: usize = 256> {
     entries: [EndedSession; CAPACITY],
@@ -229,9 +229,9 @@ struct SeenSession {
 }
 
 impl SeenEnded {
-    /// As [`EndedSessions::since_us`], which `others` asks in the memory that processes share, if there is any.
-    pub fn since_us(&mut self, key: i64, now_us: i64, delay_us: Option<i64>, others: impl FnOnce() -> i64) -> i64 {
-        let since_us = self.by_key.get(&key).map_or_else(others, |seen| seen.since_us);
+    /// As [`EndedSessions::since_us`], whose answer for the same is `shared_us`; without shared memory, that is now.
+    pub fn since_us(&mut self, key: i64, now_us: i64, delay_us: Option<i64>, shared_us: i64) -> i64 {
+        let since_us = self.by_key.get(&key).map_or(shared_us, |seen| seen.since_us.min(shared_us));
         if let Some(delay_us) = delay_us.filter(|delay_us| *delay_us > 0) {
             let needed_until_us = now_us.saturating_add(delay_us.saturating_add(KEPT_AFTER_DELAY_US));
             self.by_key.insert(key, SeenSession { since_us, needed_until_us });

@@ -137,8 +137,8 @@ impl<'a> Transaction<'a> {
             } else {
                 let (now_us, mut seen) = (self.boot_us(), self.memory.seen.borrow_mut());
                 let ended = &mut self.leasing.running.borrow_mut()[self.process.server].ended;
-                let others = || ended.since_us(key, now_us, lock_delay_us);
-                Session::Ended { since_us: seen.since_us(key, now_us, lock_delay_us, others) }
+                let shared_us = ended.since_us(key, now_us, lock_delay_us);
+                Session::Ended { since_us: seen.since_us(key, now_us, lock_delay_us, shared_us) }
             }
         });
         Term { slot, token, depth, ends_us, ttl_us, revoked, by_this_clock: row.clock == self.clock(), session }
