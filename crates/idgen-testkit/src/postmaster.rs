@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::procfs::{Process, children, is_startup_process, poll};
@@ -136,10 +136,10 @@ impl Postmaster {
 /// Waits until the children of a killed postmaster have exited. Returns those that still run at the deadline.
 pub(crate) fn wait_for_death(mut pids: Vec<Pid>, deadline: Duration) -> Vec<Pid> {
     poll(deadline, || {
-        pids.retain(|&pid| {
-            // They are children of this process now, and would remain as zombies.
-            let _ = waitpid(pid, Some(WaitPidFlag::WNOHANG));
-            !Process::is_dead(pid)
+        // They are children of this process now. One that has died since it was asked for stays, or it would remain as a zombie.
+        pids.retain(|&pid| match waitpid(pid, Some(WaitPidFlag::WNOHANG)) {
+            Ok(status) => status == WaitStatus::StillAlive,
+            Err(_) => !Process::is_dead(pid),
         });
         pids.is_empty().then_some(())
     });
