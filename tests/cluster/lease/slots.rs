@@ -119,7 +119,7 @@ fn rows_that_a_rollback_brings_back_count() {
         "client: SELECT lease_define('s', 1, '100 ms', force => true)
          client: BEGIN; SELECT token FROM lease_acquire('s', shared => true) -> $shared
          client: SELECT lease_release('s', $shared) -> t
-         client: SELECT slot FROM lease_acquire('s') -> 0
+         client: SELECT slot FROM lease_acquire('s', '1 day') -> 0
          client: SELECT lease_try_acquire('s') -> nothing
          client: ROLLBACK
          other: SELECT lease_renew('s', $second, '1 day') IS NOT NULL -> t
