@@ -54,10 +54,11 @@ pub fn begin_to_serve(backend: &Backend) {
 
 /// The operator raises `max_id` of a coordinator before the first server connects.
 fn raise(backend: &Backend, tag: usize, max_id: i64) {
-    let Some(mut row) = backend.tag_row(tag) else {
-        return operators::create_again(backend, tag, operators::FLEET);
-    };
-    row.definition.max_id = row.definition.max_id.max(max_id);
+    if backend.tag_row(tag).is_none() {
+        operators::create_again(backend, tag, operators::FLEET);
+    }
+    let Some(mut row) = backend.tag_row(tag).filter(|row| row.definition.max_id < max_id) else { return };
+    row.definition.max_id = max_id;
     row.definition.upper_bound = row.definition.upper_bound.max(max_id);
     row.version += 1;
     backend.process.tell(|| format!("max_id of {} is raised to {max_id}", TAGS[tag]));
