@@ -4,6 +4,7 @@
 use super::keeper::is_stop_requested;
 use crate::coordinator::{Coordinator, name_of_this_server, unconfirmed};
 use crate::pg::libpq::Error;
+use crate::pg::recovery;
 use idgen_core::coordinator::CoordinatorId;
 use idgen_core::worker::Rectangle;
 use idgen_core::worker::lease::WorkerLease;
@@ -40,8 +41,12 @@ impl Coordinator {
     }
 }
 
-/// SIGTERM alone ends the wait for a grant or a renewal: without the answer a grant would stay unused, and a renewed worker
-/// id would be lost.
+/// True if the wait for a grant or a renewal has to end. Only for a stop of the server: without the answer a grant would stay
+/// unused, and a renewed worker id would be lost.
+fn is_server_stopping() -> bool {
+    is_stop_requested() && recovery::is_server_stopping()
+}
+
 impl server::Coordinator for Coordinator {
     type Error = Error;
 
@@ -63,7 +68,7 @@ impl server::Coordinator for Coordinator {
         let prefer = prefer.map(|worker_id| worker_id.to_string()).unwrap_or_default();
         // The owner, from which the coordinator grants its last worker id again.
         let params = [pool, &name_of_this_server(), &reached_us.to_string(), &prefer];
-        let row = self.query_unless(is_stop_requested, sql, &params)?;
+        let row = self.query_unless(is_server_stopping, sql, &params)?;
         crate::pg::crash_point!("keeper: granted");
         let not_before_us = row.number(2)?;
         let lease = WorkerLease {
@@ -88,7 +93,7 @@ impl server::Coordinator for Coordinator {
         );
         let [token, last, reached] =
             [lease.token, lease.last_not_after_us, reached_us].map(|number| number.to_string());
-        let row = self.query_unless(is_stop_requested, sql, &[pool, &token, &last, &reached])?;
+        let row = self.query_unless(is_server_stopping, sql, &[pool, &token, &last, &reached])?;
         crate::pg::crash_point!("keeper: renewed");
         Ok((row.number(0)?, Duration::from_micros(row.number(1)?)))
     }

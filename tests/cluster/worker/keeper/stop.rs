@@ -79,6 +79,15 @@ fn server_leases_from_a_pool_that_is_set_again_during_the_release() {
 
 #[test]
 fn reload_during_a_renewal_keeps_the_term() {
+    assert_keeps_the_term(|server, _| server.reload());
+}
+
+#[test]
+fn end_of_the_keeper_during_a_renewal_keeps_the_term() {
+    assert_keeps_the_term(|_, keeper| end(keeper));
+}
+
+fn assert_keeps_the_term(interrupt: impl FnOnce(&Cluster, i32)) {
     let (coordinator, server) = coordinator_and_server(4, "6 s");
     let before = Worker::wait_for_state(&server, "leased");
     let mut other = coordinator.client();
@@ -87,9 +96,9 @@ fn reload_during_a_renewal_keeps_the_term() {
     let waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'idgen.worker_id'::regclass)";
     let mut watch = coordinator.client();
     coordinator.wait_for(PATIENCE, "a renewal under way", || value(&mut watch, waiting));
-    server.reload();
+    interrupt(&server, before.keeper.expect("a keeper"));
     blocking.commit().expect("a commit");
-    let after = Worker::wait_until(&server, "a renewal", |worker| worker.renewals > before.renewals);
+    let after = Worker::wait_until(&server, "renewals", |worker| worker.renewals > before.renewals + 1);
     assert_eq!((after.changes, after.from_us), (1, before.from_us));
     assert!(!server.log().contains("is lost"), "{}", server.log());
 }
