@@ -29,39 +29,37 @@ COMMENT ON COLUMN idgen.checks.action IS 'what to do';
 GRANT SELECT ON idgen.checks TO PUBLIC, pg_monitor;
 
 -- Only what these scripts grant counts, not what the default privileges of the role that runs CREATE EXTENSION have given to
--- others: who writes a table of idgen breaks its promises.
+-- others: who writes a table of idgen, or sets the sequence, breaks its promises. The page "Upgrading" has this query too.
 DO $$
 DECLARE
-    given record;
+    statement text;
 BEGIN
-    FOR given IN
-        SELECT CASE WHEN is_meant THEN 'GRANT OPTION FOR ' ELSE '' END AS what, acl.privilege_type AS privilege,
-               object.name AS object, COALESCE(pg_catalog.quote_ident(role.rolname), 'PUBLIC') AS role
+    FOR statement IN
+        SELECT pg_catalog.format('REVOKE %s%s ON %s FROM %s', CASE WHEN is_meant THEN 'GRANT OPTION FOR ' END, privilege_type,
+                                 object, COALESCE(pg_catalog.quote_ident(rolname), 'PUBLIC'))
         FROM (
-            SELECT 'SCHEMA idgen', schema.nspowner, schema.nspacl, 's', schema.nspname
-            FROM pg_catalog.pg_namespace AS schema WHERE schema.nspname = 'idgen'
+            SELECT 'n', nspname, 'SCHEMA idgen', nspowner, nspacl
+            FROM pg_catalog.pg_namespace WHERE nspname = 'idgen'
             UNION ALL
-            SELECT relation.oid::pg_catalog.regclass::text, relation.relowner, relation.relacl, relation.relkind, relation.relname
-            FROM pg_catalog.pg_namespace AS schema
-            JOIN pg_catalog.pg_class AS relation ON relation.relnamespace = schema.oid
-            WHERE schema.nspname = 'idgen' AND relation.relkind IN ('r', 'v')
-        ) AS object (name, owner, acl, kind, plain_name)
-        CROSS JOIN LATERAL pg_catalog.aclexplode(object.acl) AS acl
-        LEFT JOIN pg_catalog.pg_roles AS role ON role.oid = acl.grantee
+            SELECT relkind, relname, pg_catalog.format('%s idgen.%I', CASE relkind WHEN 'S' THEN 'SEQUENCE' END, relname),
+                   relowner, relacl
+            FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace AS schema ON schema.oid = relnamespace
+            WHERE nspname = 'idgen' AND relkind IN ('r', 'v', 'S')
+        ) AS created (kind, name, object, owner, acl)
+        CROSS JOIN LATERAL pg_catalog.aclexplode(acl)
+        LEFT JOIN pg_catalog.pg_roles AS role ON role.oid = grantee
         CROSS JOIN LATERAL (SELECT CASE
-            WHEN role.rolname = 'pg_database_owner' THEN
-                acl.privilege_type IN ('SELECT', 'INSERT') AND object.kind = 'r' AND object.plain_name <> 'lease'
-            WHEN role.rolname = 'pg_monitor' AND object.plain_name = 'segment_server' THEN
-                acl.privilege_type = 'SELECT'
-            WHEN (role.rolname = 'pg_monitor' OR role.oid IS NULL) AND object.kind = 's' THEN
-                acl.privilege_type = 'USAGE'
-            WHEN role.rolname = 'pg_monitor' OR role.oid IS NULL THEN
-                acl.privilege_type = 'SELECT'
-                AND (object.kind = 'v' OR object.plain_name IN ('lease_definition', 'worker_pool'))
-            ELSE false
+            WHEN rolname = 'pg_database_owner' THEN
+                kind = 'r' AND name <> 'lease' AND privilege_type IN ('SELECT', 'INSERT')
+            WHEN rolname <> 'pg_monitor' THEN false
+            -- To pg_monitor, and to PUBLIC.
+            WHEN kind = 'n' THEN privilege_type = 'USAGE'
+            WHEN kind = 'S' OR privilege_type <> 'SELECT' THEN false
+            ELSE kind = 'v' OR name IN ('lease_definition', 'worker_pool')
+                OR name = 'segment_server' AND rolname IS NOT NULL
         END) AS rule (is_meant)
-        WHERE acl.grantee <> object.owner AND (acl.is_grantable OR NOT is_meant)
+        WHERE grantee <> owner AND (is_grantable OR NOT is_meant)
     LOOP
-        EXECUTE pg_catalog.format('REVOKE %s%s ON %s FROM %s', given.what, given.privilege, given.object, given.role);
+        EXECUTE statement;
     END LOOP;
 END $$;

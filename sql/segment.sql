@@ -237,7 +237,7 @@ SELECT allocated.tag, allocated.max_id, allocated.step, ring.first_id, ring.last
        CASE WHEN allocated.reserve IS NULL THEN 'local' ELSE 'coordinator' END AS source,
        supply.coordinator, allocated.reserve, supply.rate,
        -- At most a century, which an interval holds.
-       CASE WHEN supply.rate > 0
+       CASE WHEN supply.rate OPERATOR(pg_catalog.>) 0
             THEN pg_catalog.make_interval(secs => LEAST(ring.remaining OPERATOR(pg_catalog./) supply.rate, 3155760000)) END AS survives_for
 FROM idgen.segment AS allocated JOIN idgen.stat_get_segment() AS ring USING (creation)
 LEFT JOIN idgen.stat_get_segment_supply() AS supply USING (creation)

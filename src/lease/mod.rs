@@ -9,7 +9,6 @@ use crate::pg::shared_objects;
 use crate::shmem;
 
 mod acquire;
-mod define;
 mod definitions;
 mod errors;
 mod holder;
@@ -29,6 +28,6 @@ pub fn init() {
     shared_objects::follow_owners_of(shared_objects::OwnedRows {
         exist: || rows::LEASE.find().is_some(),
         reassign: definitions::reassign,
-        drop: define::drop_owned,
+        drop: definitions::drop_owned,
     });
 }

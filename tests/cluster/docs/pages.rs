@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use idgen_testkit::Cluster;
 
 use crate::markdown::{Block, Document};
-use crate::{assert_none, assert_same, document, fences, files, psql, root};
+use crate::{assert_none, assert_same, document, fences, files, psql, root, text_of};
 
 /// The name of the test, and the page.
 macro_rules! pages {
@@ -161,6 +161,18 @@ fn every_page_is_in_the_list() {
     assert_eq!(PAGES.len(), listed.len(), "a page is listed twice");
     listed.retain(|page| !page.starts_with("contrib/"));
     assert_same(&document(SUMMARY), &listed, &found);
+}
+
+#[test]
+fn query_for_rights_that_idgen_has_not_granted_is_the_one_of_the_installation() {
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let installation = words(&text_of("sql/admin.sql"));
+    let (query, _) = installation
+        .split_once("FOR statement IN ")
+        .and_then(|(_, rest)| rest.split_once(" LOOP"))
+        .expect("a loop over the statements");
+    let page = words(&text_of("docs/upgrading.md"));
+    assert!(page.contains(&format!("```sql {query}; ```")), "docs/upgrading.md lacks: {query}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod dump_options;
 mod durable;
 mod encodings;
 mod extension_drops;
+mod installation;
 mod monitoring;
 mod pg_upgrade;
 mod planted_tables;
