@@ -4,8 +4,7 @@ use super::holds::{self, LockWait};
 use super::names;
 use crate::pg::advisory_lock::{Acquired, AdvisoryLock, Limit, Mode, Scope, acquire_for_session};
 use crate::pg::effects::MessageEffects;
-use crate::pg::ereport::errors;
-use crate::pg::xact;
+use crate::pg::ereport::{self, errors};
 use idgen_core::lock::NameHash;
 use parking_lot::Mutex;
 use pgrx::prelude::*;
@@ -85,7 +84,8 @@ fn wait_for(named: &Named, lock: &AdvisoryLock, mode: Mode, scope: Scope, limit:
 
 /// Acquires every lock, in the order given, which is that of the keys, or none. False when the time is over.
 pub fn all(names: &[(NameHash, String)], mode: Mode, scope: Scope, limit: Limit) -> bool {
-    // For the session first, in either scope: session locks outlive the subtransaction that catches an error.
+    // For the session first, in either scope: those can be released before the transaction ends. Without a subtransaction, as
+    // each wait.
     let held: Mutex<Vec<(AdvisoryLock, Acquired)>> = Mutex::new(Vec::with_capacity(names.len()));
     let release_held = || {
         for ((lock, _), (hash, _)) in held.lock().drain(..).zip(names) {
@@ -95,7 +95,7 @@ pub fn all(names: &[(NameHash, String)], mode: Mode, scope: Scope, limit: Limit)
             }
         }
     };
-    let outcome = xact::in_subtransaction(|| {
+    let outcome = ereport::catching(|| {
         let has_all = names.iter().all(|(hash, name)| {
             // A cancel that nothing serves here would be reported after the call, which then leaves its locks held.
             check_for_interrupts!();
@@ -114,10 +114,10 @@ pub fn all(names: &[(NameHash, String)], mode: Mode, scope: Scope, limit: Limit)
             true
         });
         check_for_interrupts!();
-        has_all.then_some(())
+        has_all
     });
     match outcome {
-        Ok(Some(())) => {
+        Ok(true) => {
             if scope == Scope::Transaction {
                 let held = held.lock();
                 // First: to note a name can send a warning, which can raise.
@@ -128,7 +128,7 @@ pub fn all(names: &[(NameHash, String)], mode: Mode, scope: Scope, limit: Limit)
             }
             true
         }
-        Ok(None) => {
+        Ok(false) => {
             release_held();
             false
         }

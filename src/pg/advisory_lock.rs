@@ -2,9 +2,12 @@
 //! or transaction. And waits for a lock with a timeout that never leaves the lock held.
 //!
 //! `lock_timeout` ends a wait by an error, but a lock that was granted just before stays held: nothing releases a
-//! session's lock. Here the wait runs in a subtransaction, so that the error can be caught and the lock tested.
-//! PostgreSQL can report the timeout, or a cancel, only after the grant, at the next check for interrupts. So that
-//! check is part of the wait.
+//! session's lock. Here the error is caught and the lock tested. PostgreSQL can report the timeout, or a cancel, only after
+//! the grant, at the next check for interrupts. So that check is part of the wait.
+//!
+//! The wait for a session's lock runs in no subtransaction. None is needed, because PostgreSQL has left the queue before it
+//! raises an error, and nothing else belongs to the wait. And on a standby, a conflict with recovery would end the session,
+//! with its other locks, where PostgreSQL cannot end the statement alone.
 
 use super::ereport::{self, Caught, errors};
 use super::session::{self, Replaced};
@@ -216,8 +219,8 @@ pub fn acquire_for_session(lock: &AdvisoryLock, limit: Limit) -> Option<Acquired
     if ms == Some(0) {
         return limit.time_out();
     }
-    match with_lock_timeout(ms, || Some(lock.acquire(Scope::Session))) {
-        Ok(acquired) => acquired,
+    match ereport::catching(|| limited(ms, || lock.acquire(Scope::Session))) {
+        Ok(acquired) => Some(acquired),
         Err(cause) => {
             // Before the wait it was not held in this mode: otherwise there would have been no wait.
             let is_held = lock.is_held();

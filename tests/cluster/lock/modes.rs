@@ -1,7 +1,7 @@
 //! Servers without preload, standbys and background workers.
 
 use idgen_testkit::script::play;
-use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, value};
+use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, expect_error, value};
 
 use crate::{builder, locks, locks_of, wait_until_queued};
 
@@ -102,4 +102,35 @@ fn standby_has_its_own_locks() {
     drop(other);
     standby.wait_for(PATIENCE, "the session to end", || locks_of(&mut client, pid) == 0);
     assert!(value::<bool>(&mut client, "SELECT lock_try_acquire('a')"));
+}
+
+/// A statement keeps rows that the primary removes. PostgreSQL ends its session instead of the statement if that is in a
+/// subtransaction, and so the session's other locks.
+#[test]
+fn conflict_with_recovery_ends_the_wait_and_not_the_session() {
+    let primary = builder().conf("max_standby_streaming_delay", "0").start_with_extension();
+    let standby = primary.standby();
+    let (mut there, mut holder, mut waiter) = (primary.client(), standby.client(), standby.client());
+    execute(&mut there, "CREATE TABLE t AS SELECT");
+    standby.wait_until_replayed(&primary);
+    execute(&mut holder, "SELECT lock_acquire('b')");
+    execute(&mut waiter, "SELECT lock_acquire('job')");
+    let pid = backend_pid(&mut waiter);
+    for sql in [
+        "SELECT lock_acquire('b')",
+        "SELECT lock_try_acquire('b', '1 hour')",
+        "SELECT lock_acquire_xact('b')",
+        "SELECT lock_try_acquire_xact('b', '1 hour')",
+        "SELECT lock_acquire_many('{a,b,c}')",
+        "SELECT lock_try_acquire_many_xact('{a,b,c}', '1 hour')",
+    ] {
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| expect_error(&mut waiter, sql, "40001"));
+            wait_until_queued(&standby, pid);
+            execute(&mut there, "DELETE FROM t; INSERT INTO t DEFAULT VALUES");
+            execute(&mut there, "VACUUM t");
+            waiting.join().expect("the error of the statement");
+        });
+        assert_eq!(column::<String>(&mut waiter, "SELECT name FROM idgen.locks WHERE pid = pg_backend_pid()"), ["job"]);
+    }
 }
