@@ -50,8 +50,8 @@ errors! {
         ERRCODE_UNDEFINED_OBJECT: "role \"{name}\" does not exist";
     }
 
-    fn not_a_member(name: &str) {
-        ERRCODE_INSUFFICIENT_PRIVILEGE: "must be member of role \"{name}\"";
+    fn cannot_set_role(name: &str) {
+        ERRCODE_INSUFFICIENT_PRIVILEGE: "must be able to SET ROLE \"{name}\"";
     }
 }
 
@@ -150,12 +150,17 @@ pub fn grantee(name: &str) -> pg_sys::Oid {
     if name == "public" { pg_sys::InvalidOid } else { role(name) }
 }
 
-/// A role that the current user may make the owner: as for PostgreSQL's own objects, one that the user is a member of.
+/// A role that the current user may make the owner: as for PostgreSQL's own objects, one that the user can set.
 pub fn new_owner(name: &str) -> pg_sys::Oid {
+    // Before version 16, a member can.
+    #[cfg(feature = "pg15")]
+    use pg_sys::is_member_of_role as member_can_set_role;
+    #[cfg(not(feature = "pg15"))]
+    use pg_sys::member_can_set_role;
     let role = role(name);
     // SAFETY: reads system caches.
-    if !unsafe { pg_sys::is_member_of_role(user(), role) } {
-        not_a_member(name).raise();
+    if !unsafe { member_can_set_role(user(), role) } {
+        cannot_set_role(name).raise();
     }
     role
 }

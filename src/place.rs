@@ -11,6 +11,7 @@ use crate::pg::{recovery, session, system_clock, xact};
 use idgen_core::coordinator::Place;
 use idgen_core::history::Identity;
 use idgen_core::life::{Life, Replay, Start, Wal};
+use parking_lot::Mutex;
 use pgrx::prelude::*;
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -31,10 +32,9 @@ static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 pub fn begin() {
     HAS_BEGUN.store(true, Relaxed);
     begin_life();
-    // Each process that it forks has the same one, whatever becomes of the files.
-    if let Ok(place) = read() {
-        LIFE.get_or_init(|| place.life().to_owned());
-    }
+    // Each process that it forks has the same one, whatever becomes of the files. After the crash of a backend, a server that
+    // follows other WAL has another one.
+    *LIFE.lock() = read().ok().map(|place| &*place.life().to_owned().leak());
 }
 
 fn begin_life() {
@@ -149,20 +149,20 @@ fn read_with_life() -> Result<(Place, Life), (&'static str, io::Error)> {
     Ok((Place::new(&directory, &control_file, &life.number), life))
 }
 
-/// The number of the life of the data; empty without a file. The same as long as the server runs. Not in the postmaster.
+/// The number of the life of the data; empty without a file. The same as long as this process runs. Not in the postmaster.
 pub fn number() -> &'static str {
     static NUMBER: OnceLock<String> = OnceLock::new();
     NUMBER.get_or_init(|| fs::read_to_string(PATH).map(|text| Life::parse(&text).number).unwrap_or_default())
 }
 
-static LIFE: OnceLock<String> = OnceLock::new();
+static LIFE: Mutex<Option<&str>> = Mutex::new(None);
 
 /// The life of the data in this control file: the number, and what a restore in place of an older copy changes too. Without
-/// preload empty if there is no file. The same as long as the server runs. Not in the postmaster.
+/// preload empty if there is no file. The same until the server starts again, or a backend crashes. Not in the postmaster.
 pub fn life() -> &'static str {
-    LIFE.get_or_init(|| match read() {
-        Ok(place) => place.life().to_owned(),
-        Err((_, error)) if error.kind() == ErrorKind::NotFound => String::new(),
+    LIFE.lock().get_or_insert_with(|| match read() {
+        Ok(place) => place.life().to_owned().leak(),
+        Err((_, error)) if error.kind() == ErrorKind::NotFound => "",
         Err((path, error)) => error::directory_unreadable(path, &error).raise(),
     })
 }

@@ -252,7 +252,7 @@ impl Setting {
 errors! {
     fn invalid_value(name: &str, value: &str) {
         ERRCODE_INVALID_PARAMETER_VALUE: "invalid value for parameter \"{name}\": \"{value}\"";
-        detail: "Uniqueness depends on this setting, so the server does not start with its default instead.";
+        detail: "The server does not start with the default in place of a value that was meant to be another.";
         hint: "Set {name} to a valid value, or remove it from the configuration.";
     }
 }

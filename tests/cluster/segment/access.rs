@@ -159,3 +159,23 @@ fn dropped_owner_is_replaced_by_a_superuser() {
     execute(&mut maker, "SELECT segment_drop('t')");
     expect_error(&mut dba, &draw("t"), "42704");
 }
+
+/// As for PostgreSQL's own objects. From version 16 on, a member has that as an option of its own.
+#[test]
+fn owner_gives_its_segment_only_to_a_role_that_it_can_set_smoke() {
+    let (cluster, mut dba) = with_roles();
+    let version: i32 = value(&mut dba, "SELECT current_setting('server_version_num')::int");
+    let [without, with] = if version < 160_000 {
+        ["REVOKE team FROM maker", "GRANT team TO maker"]
+    } else {
+        ["GRANT team TO maker WITH ADMIN TRUE, INHERIT FALSE, SET FALSE", "GRANT team TO maker WITH SET TRUE"]
+    };
+    let mut maker = cluster.client_as("postgres", "maker");
+    create(&mut maker, "t", "");
+    execute(&mut dba, without);
+    let give = "SELECT segment_alter('t', owner => 'team')";
+    let error = expect_error(&mut maker, give, "42501");
+    assert_eq!(error.message(), "must be able to SET ROLE \"team\"");
+    execute(&mut dba, with);
+    execute(&mut maker, give);
+}

@@ -167,3 +167,19 @@ fn term_lasts_its_ttl_after_a_failover_to_a_clone_of_the_machine() {
     standby.restart();
     assert_held(&mut standby.client(), "cloned");
 }
+
+/// After a crash of a backend, a standby draws another number for its data. Rows name the clock with that one, as after a
+/// restart: under another name, terms would count again from the start.
+#[test]
+fn promoted_standby_names_its_clock_as_before_after_a_restart() {
+    let primary = builder().start_with_extension();
+    let standby = primary.standby();
+    standby.kill9(backend_pid(&mut standby.client()));
+    standby.wait_until_ready();
+    standby.promote();
+    standby.execute("SELECT lease_acquire('before', '1 hour')");
+    standby.restart();
+    standby.execute("SELECT lease_acquire('after', '1 hour')");
+    let clocks = "SELECT count(DISTINCT clock) FROM idgen.lease";
+    assert_eq!(value::<i64>(&mut standby.client(), clocks), 1);
+}
