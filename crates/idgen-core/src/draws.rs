@@ -117,6 +117,8 @@ mod tests {
             let prepared = PreparedDraw { xid, since: drawn.then_some(since) };
             let keys = prepared.keys();
             prop_assert_eq!(PreparedDraw::of_keys(xid, keys), prepared);
+            prop_assert_eq!(prepared.key(keys.units) >> 32, i64::from(xid as i32), "a key of its own");
+            prop_assert_eq!(prepared.key(keys.units) as u32, keys.units);
             let of_release_0_14_0 = PreparedDraw::of_keys(xid, PreparedKeys { rest: None, ..keys });
             prop_assert_eq!(of_release_0_14_0.since.is_some(), drawn);
             prop_assert!(!drawn || (since - UNIT + 1..=since).contains(&of_release_0_14_0.since.unwrap()));

@@ -104,6 +104,11 @@ mod tests {
     }
 
     #[test]
+    fn host_at_one_of_its_addresses_keeps_its_name_and_port() {
+        assert_eq!(host_at("a", "", "1").at("::1".to_owned()), host_at("a", "::1", "1"));
+    }
+
+    #[test]
     fn narrowed_lists_name_one_host() {
         let given = host_at("a,/s,", "", "1,2,3");
         assert_eq!(given.narrowed_to(&host_at("a", "::1", "1")), host_at("a", "::1", "1"));

@@ -183,6 +183,7 @@ fn worker_id_that_comes_back_begins_after_what_is_settled() {
         let (space, ..) = server.space(&text);
         let free = server.table.begin_to_settle(&space);
         assert_eq!(server.table.begin_to_settle(&space), free, "again");
+        assert!(space.time_ms(free) >= NOW_MS, "what was drawn is settled, and not less");
         let settled = server.table.settle(&space, space.id_before(free));
         server.worker = 5;
         let back = server.attach(&text);

@@ -1,4 +1,4 @@
-use super::registry::{Lookup, NameEntry, WAYS, candidates, home, look_up};
+use super::registry::{Lookup, NameEntry, NameTag, WAYS, candidates, home, look_up};
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -59,6 +59,15 @@ fn names_with_the_same_key_collide() {
     assert_eq!(put(&mut table, entry(7, 2), |_| true), Lookup::Collides(index));
     let elsewhere = NameEntry { database: 6, ..entry(7, 2) };
     assert!(matches!(put(&mut table, elsewhere, |_| true), Lookup::Take(_)));
+}
+
+#[test]
+fn tag_is_of_the_name_and_the_database() {
+    let tag = NameTag::default();
+    tag.set(&entry(7, 2));
+    assert!(tag.is(&entry(7, 2)));
+    assert!(!tag.is(&entry(7, 3)));
+    assert!(!tag.is(&NameEntry { database: 6, ..entry(7, 2) }));
 }
 
 #[test]

@@ -272,6 +272,10 @@ proptest! {
         let slot = free % (last - step);
         prop_assert!(space.id(slot) < space.id(slot + step));
         prop_assert!((space.id(slot)..space.id(slot + 1)).contains(&space.id_before(slot + 1)));
+        // Whatever worker id, and whatever tag: all ids of the ticks before.
+        let first_of_tick = slot & !space.sequence.max();
+        let begin_of_tick = space.time.put(slot >> space.sequence.bits) as i64;
+        prop_assert_eq!(space.id_before(first_of_tick) + 1, begin_of_tick);
         prop_assert!(layout.unpack(space.id(last)).is_ok());
     }
 
