@@ -35,3 +35,18 @@ impl Requests {
         self.made_at == Some(refills)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_is_open_until_a_refill_and_due_after_it() {
+        let mut requests = Requests::new(5);
+        assert_eq!((requests.is_due(), requests.is_open(5)), (true, false));
+        requests.make();
+        assert_eq!((requests.is_due(), requests.is_open(5), requests.is_open(6)), (false, true, false));
+        requests.see(6);
+        assert_eq!((requests.is_due(), requests.is_open(6)), (true, false));
+    }
+}
