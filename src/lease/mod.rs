@@ -9,6 +9,7 @@ use crate::pg::shared_objects;
 use crate::shmem;
 
 mod acquire;
+mod define;
 mod definitions;
 mod errors;
 mod holder;
@@ -28,6 +29,6 @@ pub fn init() {
     shared_objects::follow_owners_of(shared_objects::OwnedRows {
         exist: || rows::LEASE.find().is_some(),
         reassign: definitions::reassign,
-        drop: definitions::drop_owned,
+        drop: define::drop_owned,
     });
 }
