@@ -68,7 +68,8 @@ fn require_tag(tag: Option<&str>) -> &str {
 
 /// Alters a segment; NULL keeps a setting. Raises 42704 if there is no such segment, 42501 unless the caller is a
 /// member of its owner and of the new one, 22023 for a value out of range or a `max_id` below the current one, 55000 for the
-/// numbers of a segment that is attached: the coordinator has them.
+/// numbers of a segment that is attached: the coordinator has them; and for an `upper_bound` without a `max_id` of one that was
+/// detached.
 #[pg_extern(sql = false)]
 #[allow(clippy::too_many_arguments, reason = "the columns of a row")]
 fn segment_alter(
@@ -89,6 +90,10 @@ fn segment_alter(
     let given = numbers.into_iter().find(|(_, given)| given.is_some());
     if let Some((setting, _)) = given.filter(|_| row.link.is_attached()) {
         errors::set_at_the_coordinator(tag, setting).raise();
+    }
+    // The values above its `max_id` are those of the fleet.
+    if row.is_detached() && upper_bound.is_some() && max_id.is_none() {
+        errors::detached(tag).raise();
     }
     let now = row.definition;
     if let Some(lower) = max_id.filter(|max_id| *max_id < now.max_id) {

@@ -131,8 +131,8 @@ errors! {
     fn detached(tag: &str) {
         ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "segment \"{tag}\" was detached";
         detail: "Its values are those of the coordinator, which other servers draw from.";
-        hint: "Run SELECT segment_attach({0}); or, if no other server draws from it, \
-            SELECT segment_alter({0}, upper_bound => 9223372036854775807);", quoted(tag);
+        hint: "Run SELECT segment_attach({0}); or give it values that no server has received, by SELECT \
+            segment_alter({0}, max_id => <one above all of theirs>, upper_bound => 9223372036854775807);", quoted(tag);
     }
 
     /// A setting that only the coordinator's tag has.
@@ -146,8 +146,13 @@ errors! {
     fn chained(tag: &str) {
         ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "segment \"{tag}\" of the coordinator is attached itself";
         detail: "Values come from a segment that is attached to no other one.";
-        hint: "At the coordinator, run SELECT segment_detach({}); or let idgen.coordinator name another database.",
-            quoted(tag);
+        hint: "Let idgen.coordinator name the database that it draws from.";
+    }
+
+    fn detached_itself(tag: &str) {
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "segment \"{tag}\" of the coordinator was detached from another one";
+        detail: "It has no values left: those above its max_id are of the other one's servers.";
+        hint: "Let idgen.coordinator name the database that it drew from.";
     }
 
     fn no_worker(worker: &str) {

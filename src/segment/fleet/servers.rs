@@ -85,6 +85,7 @@ fn refuse(tag: &str, refused: Refused) -> ! {
     match refused {
         Refused::Unknown => errors::unknown(tag),
         Refused::Chained => errors::chained(tag),
+        Refused::Detached => errors::detached_itself(tag),
         Refused::CreatedHere => errors::changed_here(tag),
         Refused::Exhausted { upper_bound } => errors::exhausted(tag, upper_bound),
         Refused::AboveUpperBound { max_id, upper_bound } => errors::above_upper_bound(tag, max_id, upper_bound),

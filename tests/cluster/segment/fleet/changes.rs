@@ -118,6 +118,27 @@ fn upper_bound_of_the_coordinator_ends_the_values_of_all() {
     server.wait_for(PATIENCE, "values again", || client.simple_query("SELECT segment_next('t')").is_ok());
 }
 
+/// What the HINT says makes no value twice, although other servers have drawn above what this one has received.
+#[test]
+fn detached_tag_gets_no_values_of_the_fleet_back() {
+    let (coordinator, server) = coordinator_and_server();
+    let mut seen = draw(&server, 10);
+    seen.extend(draw(&coordinator, 100));
+    server.execute("SELECT segment_detach('t')");
+    let mut client = server.client();
+    for statement in ["SELECT segment_next('t')", "SELECT segment_alter('t', upper_bound => 9223372036854775807)"] {
+        let error = expect_error(&mut client, statement, "55000");
+        assert!(hint(&error).contains("max_id => <one above all of theirs>"), "{error:?}");
+    }
+    // As a coordinator, it has none either.
+    let third = attached(&server.conninfo(), "10 seconds");
+    assert!(refused(&mut third.client(), "55P03").contains("of the coordinator was detached from another one"));
+    let above = last(&seen);
+    server.execute(&format!("SELECT segment_alter('t', max_id => {above}, upper_bound => 9223372036854775807)"));
+    seen.extend(draw(&server, 10));
+    assert_distinct(seen);
+}
+
 /// The coordinator goes on below them, and so do the servers that are still attached.
 #[test]
 fn own_values_of_a_detached_tag_are_not_reported() {

@@ -48,6 +48,8 @@ pub enum Refused {
     Unknown,
     /// The tag is attached itself.
     Chained,
+    /// The tag was attached itself, and has had no values of its own since.
+    Detached,
     /// The session counts the values that it has drawn from the tag, and raises `max_id` when it commits.
     CreatedHere,
     /// The tag has too few values, or a server has received values above its upper bound.
@@ -70,7 +72,7 @@ pub fn request(rows: &mut impl TagRows, tag: &str, server: Server, count: u64) -
     let (mut shared, report, current) = reported(rows, &row, server);
     let reply = shared.grant(count, &current);
     if reply == Reply::Exhausted && count > 0 {
-        return Err(Refused::Exhausted { upper_bound: row.definition.upper_bound });
+        return Err(exhausted(&row));
     }
     share(rows, &row, &shared, Some(&report))?;
     let Identity { system_identifier, database, .. } = rows.identity();
@@ -134,16 +136,19 @@ fn lock(rows: &mut impl TagRows, tag: &str, privilege: Privilege) -> Result<TagR
     }
 }
 
+fn exhausted(row: &TagRow) -> Refused {
+    if row.is_detached() { Refused::Detached } else { Refused::Exhausted { upper_bound: row.definition.upper_bound } }
+}
+
 fn share(
     rows: &mut impl TagRows,
     row: &TagRow,
     shared: &SharedTag,
     report: Option<&ServerReport>,
 ) -> Result<(), Refused> {
-    let Allocation { max_id, upper_bound, .. } = shared.allocation;
     // A server can have received such values.
-    if max_id > upper_bound {
-        return Err(Refused::Exhausted { upper_bound });
+    if shared.allocation.max_id > shared.allocation.upper_bound {
+        return Err(exhausted(row));
     }
     rows.share(row, shared, report);
     Ok(())

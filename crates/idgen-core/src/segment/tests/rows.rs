@@ -90,6 +90,9 @@ fn coordinator_refuses_what_its_tag_cannot_give() {
     coordinator.tag.attach(5, 2_000_000);
     assert_eq!(request(&mut coordinator, "t", server(10), 0).unwrap_err(), Refused::Chained);
     assert_eq!(resume(&mut coordinator, "t", 10), Err(Refused::Chained));
+    coordinator.tag.detach();
+    assert_eq!(request(&mut coordinator, "t", server(0), 1).unwrap_err(), Refused::Detached);
+    assert_eq!(leave(&mut coordinator, "t", server(i64::MAX)), Err(Refused::Detached));
 }
 
 /// As by a snapshot of its disk.

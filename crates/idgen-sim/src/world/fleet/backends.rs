@@ -72,7 +72,9 @@ fn in_transaction<T>(
     let result = outcome.map_err(|error| match error {
         Refused::Exhausted { .. } => Failure::Exhausted("there are too few values".to_owned()),
         Refused::Unknown => refused(UNKNOWN.0),
-        Refused::Chained | Refused::CreatedHere | Refused::AboveUpperBound { .. } => refused("it is refused"),
+        Refused::Chained | Refused::Detached | Refused::CreatedHere | Refused::AboveUpperBound { .. } => {
+            refused("it is refused")
+        }
     })?;
     before_commit(&transaction, &result);
     transaction.commit();
