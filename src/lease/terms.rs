@@ -190,9 +190,9 @@ impl TokenSequence for Tokens {
     }
 
     fn next(&mut self) -> i64 {
-        let sequence = TOKENS.lock(pg_sys::RowExclusiveLock);
-        // SAFETY: a sequence of the extension, which is locked. What the caller may do was decided before.
-        unsafe { pg_sys::nextval_internal(sequence, false) }
+        // SAFETY: a sequence of the extension, which DROP EXTENSION keeps while the caller has locked the table of the rows. What
+        // the caller may do was decided before.
+        unsafe { pg_sys::nextval_internal(TOKENS.require(), false) }
     }
 }
 

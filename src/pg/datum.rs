@@ -274,11 +274,7 @@ unsafe impl<const N: usize> BoxRet for Composite<N> {
     unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
         // SAFETY: the running call of a function that returns a record; an older declaration has fewer columns.
         unsafe {
-            let row_type = row_type(fcinfo.as_mut_ptr());
-            for number in 1..=(*row_type).natts {
-                let (declared, column) = (pg_sys::SPI_gettypeid(row_type, number), self.0.get(number as usize - 1));
-                assert!(column.is_some_and(|column| column.oid() == declared), "column {number} has another type");
-            }
+            let row_type = row_type(fcinfo.as_mut_ptr(), &self.0);
             let columns = self.0.map(|column| column.datum().map(|datum| datum.sans_lifetime()));
             let mut values = columns.map(|column| column.unwrap_or(pg_sys::Datum::null()));
             let mut nulls = columns.map(|column| column.is_none());
@@ -288,20 +284,26 @@ unsafe impl<const N: usize> BoxRet for Composite<N> {
     }
 }
 
-/// The type of the function's OUT parameters. The process keeps it: they are those of the function as long as it exists, and to
-/// find them costs as much as a scan of an index.
+/// The type of the function's OUT parameters, which have the types of these columns. The process keeps it: they are those of the
+/// function as long as it exists, and to find them costs as much as a scan of an index.
 ///
 /// # Safety
 /// `fcinfo` is that of the running call of a function with OUT parameters.
-unsafe fn row_type(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::TupleDesc {
-    static KNOWN: Mutex<BTreeMap<u32, usize>> = Mutex::new(BTreeMap::new());
+unsafe fn row_type(fcinfo: pg_sys::FunctionCallInfo, columns: &[DatumWithOid]) -> pg_sys::TupleDesc {
+    static KNOWN: Mutex<BTreeMap<(u32, usize), usize>> = Mutex::new(BTreeMap::new());
     // SAFETY: by the above; stores the type in a local, and in memory that lives as long as the process.
     unsafe {
-        let function = (*(*fcinfo).flinfo).fn_oid.to_u32();
+        // An update of the extension can give a function another symbol.
+        let called = &*(*fcinfo).flinfo;
+        let function = (called.fn_oid.to_u32(), called.fn_addr.map_or(0, |symbol| symbol as usize));
         let known = KNOWN.lock().get(&function).copied();
         let find = || {
             let mut row_type: pg_sys::TupleDesc = std::ptr::null_mut();
             pg_sys::get_call_result_type(fcinfo, std::ptr::null_mut(), &mut row_type);
+            for number in 1..=(*row_type).natts {
+                let (declared, column) = (pg_sys::SPI_gettypeid(row_type, number), columns.get(number as usize - 1));
+                assert!(column.is_some_and(|column| column.oid() == declared), "column {number} has another type");
+            }
             let kept = PgMemoryContexts::TopMemoryContext.switch_to(|_| pg_sys::CreateTupleDescCopy(row_type));
             let kept = pg_sys::BlessTupleDesc(kept);
             KNOWN.lock().insert(function, kept as usize);

@@ -54,6 +54,24 @@ impl TableChanges {
     }
 }
 
+/// Counts changes after which a relation or a schema may have another name, or be another one.
+pub fn changes_of_names() -> u64 {
+    static COUNT: AtomicU64 = AtomicU64::new(1);
+    static REGISTERED: Once = Once::new();
+    #[pg_guard]
+    unsafe extern "C-unwind" fn names_changed(_none: pg_sys::Datum, _cache: i32, _hash: u32) {
+        COUNT.fetch_add(1, Relaxed);
+    }
+    // SAFETY: the callback has the signature of its kind, and lives as long as the library.
+    REGISTERED.call_once(|| unsafe {
+        use pg_sys::SysCacheIdentifier::{NAMESPACENAME, RELNAMENSP};
+        for cache in [NAMESPACENAME, RELNAMENSP] {
+            pg_sys::CacheRegisterSyscacheCallback(cache as _, Some(names_changed), pg_sys::Datum::null());
+        }
+    });
+    COUNT.load(Relaxed)
+}
+
 /// Receives what other processes have announced. A statement in a running transaction may take no lock, and then PostgreSQL
 /// does not accept invalidations.
 pub fn accept() {

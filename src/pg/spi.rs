@@ -6,6 +6,7 @@
 
 use super::datum::{self, Text};
 use super::ereport::{self, errors};
+use super::invalidation;
 use super::session::Replaced;
 use super::xact::{self, Durability};
 use pgrx::datum::DatumWithOid;
@@ -13,18 +14,20 @@ use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
 use std::ffi::{CStr, CString};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// A table of the extension.
 pub struct ExtensionTable {
     name: &'static CStr,
     /// The OID of the table that was found to be the extension's; 0 until one was.
     verified: AtomicU32,
+    /// It had the name when names had changed so many times; 0 until it had.
+    named_at: AtomicU64,
 }
 
 impl ExtensionTable {
     pub const fn new(name: &'static CStr) -> Self {
-        Self { name, verified: AtomicU32::new(0) }
+        Self { name, verified: AtomicU32::new(0), named_at: AtomicU64::new(0) }
     }
 
     /// A query on this table, and on others of the same owner.
@@ -46,6 +49,10 @@ impl ExtensionTable {
     /// The OID of the table that has the name now, if it is the extension's. After DROP EXTENSION, or when a superuser has
     /// renamed its schema, any role that may create schemas can create another table of that name.
     pub fn find(&self) -> Option<pg_sys::Oid> {
+        let names = invalidation::changes_of_names();
+        if self.named_at.load(Relaxed) == names {
+            return Some(self.verified.load(Relaxed).into());
+        }
         // SAFETY: C strings; looks into the system's caches.
         let table = unsafe {
             let schema = pg_sys::get_namespace_oid(ereport::EXTENSION.as_ptr(), true);
@@ -54,7 +61,11 @@ impl ExtensionTable {
             }
             pg_sys::get_relname_relid(self.name.as_ptr(), schema)
         };
-        (table != pg_sys::InvalidOid && self.is_of_extension(table)).then_some(table)
+        if table == pg_sys::InvalidOid || !self.is_of_extension(table) {
+            return None;
+        }
+        self.named_at.store(names, Relaxed);
+        Some(table)
     }
 
     /// False also without the table. The SQL of an earlier release may lack the column.
@@ -89,7 +100,7 @@ impl ExtensionTable {
             loop {
                 // Every query passes here, and with it every loop that reads rows until they are as it needs them.
                 check_for_interrupts!();
-                let table = self.find().unwrap_or_else(|| self.raise_missing());
+                let table = self.require();
                 // SAFETY: in a transaction. It waits for a lock as a query does.
                 unsafe { pg_sys::LockRelationOid(table, mode as pg_sys::LOCKMODE) };
                 if self.find() == Some(table) {
@@ -101,11 +112,14 @@ impl ExtensionTable {
         })
     }
 
-    fn raise_missing(&self) -> ! {
-        // SAFETY: a C string; looks into the system's caches.
-        let extension = unsafe { pg_sys::get_extension_oid(ereport::EXTENSION.as_ptr(), true) };
-        let missing = if extension == pg_sys::InvalidOid { missing_table } else { table_of_another_version };
-        missing(&self.full_name()).raise()
+    /// The OID of the table, for a caller that has locked another one of the extension, or is about to lock this one.
+    pub fn require(&self) -> pg_sys::Oid {
+        self.find().unwrap_or_else(|| {
+            // SAFETY: a C string; looks into the system's caches.
+            let extension = unsafe { pg_sys::get_extension_oid(ereport::EXTENSION.as_ptr(), true) };
+            let missing = if extension == pg_sys::InvalidOid { missing_table } else { table_of_another_version };
+            missing(&self.full_name()).raise()
+        })
     }
 
     /// As [`ExtensionTable::lock`], without a wait. `None` if the lock is held, or there is no such table.

@@ -20,9 +20,10 @@ pub struct LatestRows<'a, const N: usize> {
 }
 
 /// The values of a tuple, by the columns of the table.
+#[derive(Clone)]
 pub struct Values {
-    values: Vec<pg_sys::Datum>,
-    is_null: Vec<bool>,
+    pub(super) values: Vec<pg_sys::Datum>,
+    pub(super) is_null: Vec<bool>,
 }
 
 /// A version of a row, while the scan is at it or a [`Locked`] owns it.

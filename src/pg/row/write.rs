@@ -79,7 +79,7 @@ impl<const N: usize> Rows<N> {
             let (values, changed) = change(row)?;
             // SAFETY: a scan shows the row.
             let is_free = !locks_first && unsafe { row.is_free() };
-            Some((row.version(), is_free.then(|| self.modified(row.tuple, values.as_ref())), changed))
+            Some((row.version(), is_free.then(|| self.modified(row, values.as_ref())), changed))
         };
         self.newest(key, found, |(version, free, changed)| {
             if let Some(tuple) = free {
@@ -92,7 +92,7 @@ impl<const N: usize> Rows<N> {
             // By the clock of now.
             let (values, changed) = change(&locked.row()).ok_or(WasReplaced)?;
             // SAFETY: as above. Only those who share the key can be waited for, and they are not.
-            unsafe { self.write(version, self.modified(locked.tuple, values.as_ref())) }.map(|()| changed)
+            unsafe { self.write(version, self.modified(&locked.row(), values.as_ref())) }.map(|()| changed)
         })
     }
 
@@ -155,20 +155,17 @@ impl<const N: usize> Rows<N> {
         }
     }
 
-    fn modified(&self, tuple: pg_sys::HeapTuple, values: &[NewValue]) -> pg_sys::HeapTuple {
-        let mut columns: Vec<i32> = values.iter().map(|(column, _)| self.numbers[*column].into()).collect();
-        let mut is_null: Vec<bool> = values.iter().map(|(_, value)| value.is_none()).collect();
-        let mut values: Vec<_> = values.iter().map(|(_, value)| value.unwrap_or(pg_sys::Datum::null())).collect();
-        let count = columns.len() as i32;
-        let (columns, values, is_null) = (columns.as_mut_ptr(), values.as_mut_ptr(), is_null.as_mut_ptr());
-        // SAFETY: the relation is open, the tuple is one of its, and the values have the types of its columns.
-        unsafe {
-            let types = (*self.relation).rd_att;
-            pg_sys::heap_modify_tuple_by_cols(tuple, types, count, columns, values, is_null)
+    fn modified(&self, row: &Row<N>, new: &[NewValue]) -> pg_sys::HeapTuple {
+        let Values { mut values, mut is_null } = row.values.clone();
+        for (column, value) in new {
+            let index = self.numbers[*column] as usize - 1;
+            (values[index], is_null[index]) = (value.unwrap_or(pg_sys::Datum::null()), value.is_none());
         }
+        // SAFETY: the relation is open, and the values have the types of its columns. They are copied while the row has them.
+        unsafe { pg_sys::heap_form_tuple((*self.relation).rd_att, values.as_mut_ptr(), is_null.as_mut_ptr()) }
     }
 
-    /// Replaces a version by a tuple, which it frees. The next command of this transaction sees that.
+    /// Replaces a version by a tuple, which it frees: a call can write many. The next command of this transaction sees that.
     ///
     /// # Safety
     /// A snapshot shows the version.
@@ -267,7 +264,7 @@ impl<const N: usize> Locked<'_, N> {
     /// A transaction that waits to share the key finds another version. A crash after the commit does not undo it.
     pub fn update(self, values: &[NewValue]) {
         xact::require_durability(Durability::Crash);
-        let tuple = self.0.rows.modified(self.0.tuple, values);
+        let tuple = self.0.rows.modified(&self.row(), values);
         // SAFETY: the relation is open, and the lock keeps the version.
         let outcome = unsafe { self.0.rows.write(self.row().version(), tuple) };
         outcome.unwrap_or_else(|_| changed_under_lock().raise());

@@ -2,7 +2,7 @@
 //! schema was renamed, a role that may create schemas can plant tables with these names while calls still run. Code attached
 //! to a planted table must not get more rights than its owner has, and idgen must not use its rows.
 
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, value};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
 use idgen_testkit::{Cluster, Paused, pause};
 use postgres::Client;
 use postgres::error::SqlState;
@@ -104,6 +104,23 @@ fn table_in_the_place_of_a_renamed_schema_is_not_used() {
         ["SELECT segment_alter('ticket', step => 1)", "SELECT segment_next('other')", "SELECT lease_acquire('y')"]
     {
         assert_harmless(&cluster, &mut mallory, call, &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE);
+    }
+}
+
+/// Neither where the schema alone has another name, nor where the table has.
+#[test]
+fn table_that_gets_the_name_is_not_used() {
+    for rename in [
+        "ALTER SCHEMA idgen RENAME TO moved; ALTER SCHEMA planted RENAME TO idgen",
+        "ALTER TABLE idgen.segment RENAME TO moved; ALTER TABLE idgen.planted RENAME TO segment",
+    ] {
+        let cluster = start();
+        cluster.execute("CREATE SCHEMA planted CREATE TABLE segment (); CREATE TABLE idgen.planted ()");
+        let mut client = cluster.client();
+        let call = "SELECT segment_alter('ticket', step => 1)";
+        execute(&mut client, call);
+        cluster.execute(rename);
+        expect_error(&mut client, call, "55000");
     }
 }
 
