@@ -35,8 +35,8 @@ DECLARE
     statement text;
 BEGIN
     FOR statement IN
-        SELECT pg_catalog.format('REVOKE %s%s ON %s FROM %s', CASE WHEN is_meant THEN 'GRANT OPTION FOR ' END, privilege_type,
-                                 object, COALESCE(pg_catalog.quote_ident(rolname), 'PUBLIC'))
+        SELECT pg_catalog.format('REVOKE %s%s ON %s FROM %s CASCADE;', CASE WHEN is_meant THEN 'GRANT OPTION FOR ' END,
+                                 privilege_type, object, COALESCE(pg_catalog.quote_ident(rolname), 'PUBLIC'))
         FROM (
             SELECT 'n', nspname, 'SCHEMA idgen', nspowner, nspacl
             FROM pg_catalog.pg_namespace WHERE nspname = 'idgen'

@@ -137,3 +137,72 @@ fn functions_for_several_leases_have_the_privileges_of_those_for_one() {
     let initial = "SELECT count(*) FROM pg_init_privs WHERE objoid IN (SELECT oid FROM pg_proc WHERE proname ~ '^lease_.*_many$')";
     assert_eq!(value::<i64>(&mut client, initial), 0, "a dump has them");
 }
+
+/// The objects of the extension with another owner than it, or with rights of others that it has not granted.
+const STRAYS: &str = "
+    WITH member AS (
+        SELECT objid AS id, extowner FROM pg_depend JOIN pg_extension e ON e.oid = refobjid
+        WHERE deptype = 'e' AND extname = 'idgen')
+    SELECT oid::regprocedure || ' ' || proowner::regrole || ' ' || coalesce(proacl::text, '')
+    FROM pg_proc JOIN member ON id = oid WHERE proowner <> extowner OR proacl::text ~ '[0-9]{4}|X/(?!owner)'
+    UNION ALL
+    SELECT oid::regclass || ' ' || relowner::regrole || ' ' || coalesce(relacl::text, '')
+    FROM pg_class JOIN member ON id = oid WHERE relowner <> extowner OR relacl::text ~ 'stranger'";
+
+/// The updates from these create tables, replace functions and copy the privileges of some.
+const FROM: [&str; 3] = ["0.14.1", "0.17.0", "0.18.0"];
+
+/// A database of another superuser, in which a role has got rights by default privileges of the one that updates.
+fn installed_by_another_superuser(cluster: &Cluster, release: &str) -> postgres::Client {
+    let (_, mut client) = install(cluster, release);
+    execute(
+        &mut client,
+        &format!(
+            "DROP EXTENSION idgen; SET ROLE owner; CREATE EXTENSION idgen VERSION '{release}';
+             GRANT EXECUTE ON FUNCTION lease_acquire TO pg_monitor; RESET ROLE;
+             ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO stranger;
+             ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO stranger"
+        ),
+    );
+    client
+}
+
+#[test]
+fn update_by_another_superuser_leaves_one_owner_and_no_rights_of_strangers() {
+    let cluster = Cluster::start();
+    cluster.execute("CREATE ROLE owner SUPERUSER; CREATE ROLE stranger");
+    for release in FROM {
+        let mut client = installed_by_another_superuser(&cluster, release);
+        execute(&mut client, "BEGIN; SAVEPOINT s; ALTER EXTENSION idgen UPDATE; COMMIT");
+        assert_eq!(column::<String>(&mut client, STRAYS), [""; 0], "from {release}");
+        execute(&mut client, "REVOKE EXECUTE ON FUNCTION lease_acquire, lease_acquire_many FROM PUBLIC");
+        let may =
+            "SELECT has_function_privilege('stranger', oid, 'EXECUTE') FROM pg_proc WHERE proname ~ '^lease_acquire'";
+        assert_eq!(column::<bool>(&mut client, may), [false, false], "from {release}");
+        execute(
+            &mut client,
+            "ALTER ROLE owner NOSUPERUSER; SELECT count(*) FROM idgen.workers; ALTER ROLE owner SUPERUSER",
+        );
+        execute(&mut client, "DROP OWNED BY stranger; DROP ROLE stranger; CREATE ROLE stranger");
+    }
+}
+
+/// The tables of an earlier update keep the rights that its default privileges gave.
+#[test]
+fn update_repairs_what_earlier_updates_by_another_superuser_left() {
+    let cluster = Cluster::start();
+    for release in FROM {
+        cluster.execute("CREATE ROLE owner SUPERUSER; CREATE ROLE stranger");
+        let mut client = installed_by_another_superuser(&cluster, release);
+        execute(
+            &mut client,
+            "ALTER EXTENSION idgen UPDATE TO '0.21.6'; ALTER DEFAULT PRIVILEGES REVOKE ALL ON TABLES FROM stranger;
+             REVOKE ALL ON ALL TABLES IN SCHEMA idgen FROM stranger;
+             ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM stranger;
+             REASSIGN OWNED BY owner TO postgres; DROP OWNED BY owner; DROP ROLE owner; ALTER EXTENSION idgen UPDATE",
+        );
+        let strays = STRAYS.replace("owner)'", "postgres)'");
+        assert_eq!(column::<String>(&mut client, &strays), [""; 0], "from {release}");
+        execute(&mut client, "DROP OWNED BY stranger; DROP ROLE stranger");
+    }
+}
