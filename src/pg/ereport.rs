@@ -171,14 +171,39 @@ pub fn known_to_pgrx(cause: &CaughtError) -> &ErrorReportWithLevel {
     report
 }
 
-/// A text as a literal of SQL, for a HINT.
+/// A text as a literal of SQL, for a HINT. As E'' where it has a backslash, which standard_conforming_strings gives a meaning,
+/// and where [`for_message`] will make escapes of it.
 pub fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
+    let doubled = text.replace('\'', "''");
+    match text.contains('\\') || is_escaped(text) {
+        true => format!("E'{}'", doubled.replace('\\', r"\\")),
+        false => format!("'{doubled}'"),
+    }
+}
+
+/// The name of an object as an identifier of SQL, for a HINT: with escapes of U&"" where [`for_message`] would make others.
+fn identifier(name: &CStr) -> String {
+    let text = datum::name(name);
+    if is_escaped(&text) {
+        let escape = |letter: char| match letter {
+            '"' | '\\' => format!("{letter}{letter}"),
+            letter if letter.is_ascii() => letter.to_string(),
+            letter => format!(r"\+{:06X}", u32::from(letter)),
+        };
+        return format!("U&\"{}\"", text.chars().map(escape).collect::<String>());
+    }
+    // SAFETY: a C string, and the result, which is copied at once, is it or a copy.
+    unsafe { datum::name(CStr::from_ptr(pg_sys::quote_identifier(name.as_ptr()))) }
 }
 
 /// A text for a message. pgrx passes messages on as UTF-8, so a database of another encoding gets ASCII.
 pub fn for_message(text: String) -> String {
-    if text.is_ascii() || needs_no_conversion() { text } else { escaped(&text) }
+    if is_escaped(&text) { escaped(&text) } else { text }
+}
+
+/// True if [`for_message`] makes escapes of its characters.
+fn is_escaped(text: &str) -> bool {
+    !(text.is_ascii() || needs_no_conversion())
 }
 
 /// The message of the error that ends this process.
@@ -261,7 +286,7 @@ fn with_schema(text: String) -> String {
 /// The schema as an identifier of SQL. `None` if its name can be left out, or there is no extension.
 fn hidden_schema() -> Option<String> {
     // SAFETY: reads catalogs, which needs a transaction. The tuple is read before the scan ends; the key and the name outlive
-    // the scan. The identifier is copied at once.
+    // the scan.
     unsafe {
         if !pg_sys::IsTransactionState() {
             return None;
@@ -282,7 +307,7 @@ fn hidden_schema() -> Option<String> {
         let schemas = pg_sys::fetch_search_path_array(path.as_mut_ptr(), LONGEST_PATH as i32);
         let is_hidden = |schema: &_| !path.iter().take(schemas as usize).any(|other| other == schema);
         let name = schema.filter(is_hidden).map(|schema| pg_sys::get_namespace_name(schema));
-        name.filter(|name| !name.is_null()).map(|name| datum::name(CStr::from_ptr(pg_sys::quote_identifier(name))))
+        name.filter(|name| !name.is_null()).map(|name| identifier(CStr::from_ptr(name)))
     }
 }
 
@@ -291,8 +316,8 @@ fn qualified(text: &str, schema: &str) -> String {
     let mut result = String::with_capacity(text.len() + schema.len() + 1);
     let (mut before, mut is_literal) = (' ', false);
     for (at, letter) in text.char_indices() {
-        // An apostrophe follows a letter, a literal does not.
-        is_literal ^= letter == '\'' && (is_literal || !before.is_alphanumeric());
+        // An apostrophe follows a word, a literal does not, other than E''.
+        is_literal ^= letter == '\'' && (is_literal || matches!(last_word(&text[..at]), "" | "E"));
         let begins_word = letter.is_ascii_lowercase() && !(before.is_alphanumeric() || "_.".contains(before));
         if begins_word && !is_literal && is_call(&text[at..]) {
             result.extend([schema, "."]);
@@ -301,6 +326,11 @@ fn qualified(text: &str, schema: &str) -> String {
         before = letter;
     }
     result
+}
+
+/// The word that ends here, or nothing.
+fn last_word(text: &str) -> &str {
+    text.rsplit(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default()
 }
 
 /// True if a call of one of the functions begins here.

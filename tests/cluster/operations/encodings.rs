@@ -239,6 +239,28 @@ fn message_shows_the_name_in_every_encoding() {
     }
 }
 
+/// An identifier with escapes needs standard_conforming_strings, a literal with escapes does not.
+#[test]
+fn sql_of_a_hint_names_the_same_object_in_every_encoding() {
+    in_each(|_, client, word| {
+        let schema = format!("\"{word}\"");
+        execute(client, &format!("DROP EXTENSION idgen; CREATE SCHEMA {schema}"));
+        execute(client, &format!("CREATE EXTENSION idgen SCHEMA {schema}"));
+        for setting in ["standard_conforming_strings = on", "standard_conforming_strings = off"] {
+            for tag in [word.to_owned(), format!("{word}'s \\ {setting}")] {
+                let draw = format!("SELECT {schema}.segment_next($tag${tag}$tag$)");
+                let error = expect_error(client, &draw, "42704");
+                let create = hint(&error).strip_prefix("Create it with ").expect("a statement");
+                execute(client, create);
+                assert_eq!(value::<i64>(client, &draw), 1, "{create}");
+                execute(client, &format!("SELECT {schema}.segment_drop($tag${tag}$tag$)"));
+            }
+            // For the second round.
+            execute(client, &format!("SET search_path = {schema}; SET standard_conforming_strings = off"));
+        }
+    });
+}
+
 /// A character can have more bytes in EUC_JP than in UTF-8. The table counts these.
 #[test]
 fn length_of_a_name_counts_in_the_encoding_of_the_database() {
