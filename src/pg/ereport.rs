@@ -270,7 +270,8 @@ pub fn noting_triggers<R>(work: impl FnOnce() -> R) -> (R, bool) {
 pub const EXTENSION: &CStr = c"idgen";
 
 /// How the functions begin that CREATE EXTENSION puts into a schema of the user's choice.
-const FUNCTIONS: [&str; 8] = ["snowflake_", "uuidv7_", "segment_", "public_id", "id_", "lock_", "lease_", "worker_"];
+const FUNCTIONS: [&str; 9] =
+    ["snowflake_", "uuidv7_", "segment_", "public_id", "id_", "lock_", "lease_", "worker_", "row_version"];
 
 /// More schemas than a search path has. A HINT names a later one, which is right as well.
 const LONGEST_PATH: usize = 64;

@@ -51,6 +51,7 @@ SELECT count(*) FROM idgen.stat_snowflake;
 -- a HINT can be typed: it has the schema unless the search path does
 SELECT ids.segment_next('orders lease_alter(');
 SELECT ids.segment_next('orders \ lease_alter(');
+SELECT ids.row_version();
 SET search_path = ids;
 SELECT segment_next('orders');
 -- and it creates no temporary schema
