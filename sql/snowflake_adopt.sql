@@ -20,7 +20,7 @@ SET search_path = pg_catalog, pg_temp AS $$
         SELECT target AS relation
         UNION SELECT i.inhrelid::regclass FROM pg_inherits i JOIN member m ON i.inhparent = m.relation)
     SELECT m.relation, a.attnum, a.attname, a.attidentity <> '', a.attrdef, a.value,
-           a.attidentity <> '' OR coalesce(a.value ~ '^(\w+\.)?nextval\(', false),
+           a.attidentity <> '' OR coalesce(a.value ~ '^([[:alnum:]_]+[.])?nextval[(]', false),
            coalesce(starts_with(a.value, rtrim('@extschema@.snowflake_next()'::regprocedure::text, ')')), false)
     FROM member m CROSS JOIN LATERAL (
         SELECT a.*, d.oid AS attrdef, pg_get_expr(d.adbin, d.adrelid) AS value
@@ -168,10 +168,12 @@ CREATE FUNCTION idgen.snowflake_adopt_plan(target regclass, INOUT column_name na
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    next_call CONSTANT text := format('@extschema@.snowflake_next(%s)', quote_literal(layout));
+    -- An argument of format(): the name of a schema can have a %.
+    next_call CONSTANT text := format('%s.snowflake_next(%s)', '@extschema@', quote_literal(layout));
     -- As PostgreSQL shows it: without a schema that is in the search path.
     next_value CONSTANT text := format('%s%s)', rtrim('@extschema@.snowflake_next()'::regprocedure::text, ')'),
                                        quote_literal(layout) || '::text');
+    given CONSTANT text := concat(', column_name => ' || quote_literal(column_name), ', layout => ' || quote_literal(layout));
     other text;
     candidates name[];
     defaults oid[];
@@ -213,7 +215,7 @@ BEGIN
     WHERE i.inhrelid = target ORDER BY i.inhseqno LIMIT 1;
     IF other IS NOT NULL THEN
         RAISE EXCEPTION 'table "%" inherits column "%" from table "%"', target, column_name, other
-            USING ERRCODE = '22023', HINT = format('Run SELECT @extschema@.snowflake_adopt(%L).', other);
+            USING ERRCODE = '22023', HINT = format('Run SELECT %s.snowflake_adopt(%L%s).', '@extschema@', other, given);
     END IF;
 
     IF NOT EXISTS (SELECT FROM idgen.snowflake_adopt_columns(target, column_name) c WHERE c.is_serial) THEN
@@ -313,7 +315,7 @@ BEGIN
             FROM idgen.snowflake_adopt_columns(relation, name) c JOIN pg_class t ON t.oid = c.relation
             WHERE t.relkind = 'r';
             IF highest >= drawn THEN
-                observed := ARRAY[format('SELECT @extschema@.snowflake_observe(%s%s);', highest,
+                observed := ARRAY[format('SELECT %s.snowflake_observe(%s%s);', '@extschema@', highest,
                                          ', ' || quote_literal(layout))];
             END IF;
             IF NOT dry_run THEN

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use idgen_testkit::ids::{assert_increasing, last};
 use idgen_testkit::script::play;
 use idgen_testkit::sql::{
-    PATIENCE, backend_pid, column, execute, expect_error, in_new_database, value, wait_for_event,
+    PATIENCE, backend_pid, column, execute, expect_error, hint, in_new_database, value, wait_for_event,
 };
 use idgen_testkit::{Cluster, run};
 use postgres::Client;
@@ -126,6 +126,26 @@ fn column_is_recognised_with_the_extension_in_pg_catalog() {
     expect_error(&mut client, "SELECT snowflake_adopt('t', layout => 'js53')", "22023");
     execute(&mut client, "ALTER TABLE t ALTER COLUMN id SET DEFAULT snowflake_next('js53')");
     assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM snowflake_adopt('t', layout => 'js53')"), 0);
+}
+
+/// It is no directive of format().
+#[test]
+fn schema_of_the_extension_can_have_a_percent_sign() {
+    let cluster = Cluster::start();
+    let mut client = cluster.client();
+    execute(
+        &mut client,
+        "CREATE SCHEMA \"100%s\"; CREATE EXTENSION idgen SCHEMA \"100%s\"; SET search_path = \"100%s\", public;
+         CREATE TABLE public.t (id bigserial PRIMARY KEY);
+         CREATE TABLE public.part (PRIMARY KEY (id)) INHERITS (public.t);
+         INSERT INTO t VALUES (snowflake_make(now() + interval '5 seconds', 1, 0))",
+    );
+    let error = expect_error(&mut client, "SELECT snowflake_adopt('part', 'id')", "22023");
+    let repeated = "Run SELECT \"100%s\".snowflake_adopt('public.t', column_name => 'id').";
+    assert_eq!(hint(&error), repeated);
+    for statements in [3, 0] {
+        assert_eq!(column::<String>(&mut client, ADOPT).len(), statements);
+    }
 }
 
 /// The row commits after the call has read the greatest id, and before it has the lock.

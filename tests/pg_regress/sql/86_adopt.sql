@@ -54,8 +54,10 @@ CREATE TABLE cars (PRIMARY KEY (id)) INHERITS (vehicles);
 CREATE SEQUENCE cars_seq OWNED BY cars.id;
 ALTER TABLE cars ALTER COLUMN id SET DEFAULT nextval('cars_seq');
 SELECT snowflake_adopt('readings_1', 'id');
+SELECT snowflake_adopt('readings_1', 'id', 'pgedge');
 \echo :SQLSTATE
 SELECT snowflake_adopt('cars');
+SELECT snowflake_adopt('cars', layout => 'pgedge');
 SELECT snowflake_adopt('readings', dry_run => false);
 SELECT snowflake_adopt('vehicles', dry_run => false);
 INSERT INTO readings (at) VALUES ('2026-01-01');
@@ -339,6 +341,12 @@ SELECT snowflake_adopt('quoted', dry_run => false);
 SELECT snowflake_adopt('quoted');
 SELECT snowflake_adopt('quoted', layout => 'js53');
 RESET quote_all_identifiers;
+-- nor does it fail with them
+SET standard_conforming_strings = off;
+CREATE TABLE escaped (id bigserial PRIMARY KEY);
+SELECT snowflake_adopt('escaped', dry_run => false);
+SELECT snowflake_adopt('escaped');
+RESET standard_conforming_strings;
 -- foreign tables cannot be read quickly
 CREATE FOREIGN DATA WRAPPER idgen_none;
 CREATE SERVER idgen_none FOREIGN DATA WRAPPER idgen_none;
@@ -346,7 +354,7 @@ CREATE TABLE near (id bigserial) PARTITION BY RANGE (id);
 CREATE FOREIGN TABLE remote PARTITION OF near DEFAULT SERVER idgen_none;
 CALL outcomes($$snowflake_adopt('near', 'id')$$);
 DROP FOREIGN DATA WRAPPER idgen_none CASCADE;
-DROP TABLE strict, parent, child, quoted, near, watched, seen;
+DROP TABLE strict, parent, child, quoted, escaped, near, watched, seen;
 DROP FUNCTION is_seen;
 DROP DOMAIN smaller_int, small_int, low;
 DROP SCHEMA trap, shop, owned, snowflake, "a ""b""" CASCADE;
