@@ -1,7 +1,7 @@
 //! The errors of public ids.
 
 use crate::pg::ereport::{Report, errors, quoted};
-use idgen_core::public_id::{MAX_PREFIX_BYTES, PublicIdError};
+use idgen_core::public_id::{MAX_PREFIX_BYTES, PublicIdError, is_valid_prefix};
 
 errors! {
     fn unknown(prefix: &str) {
@@ -72,6 +72,11 @@ errors! {
         detail: "{error}";
         hint: "Define another prefix with public_id_define().";
     }
+}
+
+/// A prefix that was not found. One that cannot be defined gets the error of `public_id_define`.
+pub fn missing(name: &str) -> Report {
+    if is_valid_prefix(name) { unknown(name) } else { prefix(name) }
 }
 
 /// A number that has no text, or that is no masked number.

@@ -33,7 +33,8 @@ static CHANGES: TableChanges = TableChanges::of(&PUBLIC_KEY);
 /// Known prefixes by their text. A key of Blowfish takes 4 kB.
 static KNOWN: TextCache<KnownPrefix, 1024> = TextCache::new();
 
-/// Works with the keys of a prefix. Raises 42704 if there is no such prefix, 42501 if the user may not use its keys.
+/// Works with the keys of a prefix. Raises 42704 if there is no such prefix, 22023 if none can exist, 42501 if the user
+/// may not use its keys.
 pub fn with<R>(prefix: &str, work: impl Fn(&Keyring) -> R) -> R {
     invalidation::accept();
     let user = user();
@@ -51,7 +52,7 @@ pub fn with<R>(prefix: &str, work: impl Fn(&Keyring) -> R) -> R {
 fn look_up(prefix: &str, user: pg_sys::Oid) -> KnownPrefix {
     let changes = CHANGES.follow();
     let (live, may_use) = live_keys(prefix);
-    let keys = Keyring::new(prefix, &live).unwrap_or_else(|| errors::unknown(prefix).raise());
+    let keys = Keyring::new(prefix, &live).unwrap_or_else(|| errors::missing(prefix).raise());
     if !may_use {
         errors::may_not_use(prefix, &spi::role_name(spi::user())).raise();
     }

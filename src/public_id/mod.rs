@@ -14,8 +14,8 @@ use pgrx::prelude::*;
 mod errors;
 mod keys;
 
-/// The text of an id, by the newest key of the prefix. Raises 42704 if there is no such prefix, 42501 without the
-/// privilege, 22003 for a negative id.
+/// The text of an id, by the newest key of the prefix. Raises 42704 if there is no such prefix, 22023 if none can exist,
+/// 42501 without the privilege, 22003 for a negative id.
 #[pg_extern(sql = false)]
 fn public_id(prefix: Text, id: i64) -> String {
     keys::with(&prefix, |keys| keys.encode(id)).unwrap_or_else(|e| errors::number(e, &prefix, id).raise())
@@ -154,7 +154,7 @@ fn lock_owned(prefix: &str) -> Vec<KeyState> {
 fn owned_keys(prefix: &str) -> Vec<KeyState> {
     let (keys, may_alter) = keys::find(prefix);
     if keys.is_empty() {
-        errors::unknown(prefix).raise();
+        errors::missing(prefix).raise();
     }
     if !may_alter {
         errors::not_owner(prefix).raise();

@@ -96,13 +96,13 @@ pub fn of_call(site: &CallSite) -> AttachedSegment {
     known.filter(AttachedSegment::is_valid).unwrap_or_else(|| look_up(&tag))
 }
 
-/// Reads the row of a tag, and remembers the result. Raises 42704 if there is no such tag, 42501 if the user may not
-/// draw from it, 55000 without preload or if this transaction changed it, 25006 on a standby.
+/// Reads the row of a tag, and remembers the result. Raises 42704 if there is no such tag, 22023 if none can exist, 42501 if the
+/// user may not draw from it, 55000 without preload or if this transaction changed it, 25006 on a standby.
 pub fn look_up(tag: &str) -> AttachedSegment {
     error::refuse_on_standby("generate ids");
     RINGS.require();
     let changes = CHANGES.follow();
-    let FoundTag { row, changed_here, may_draw, .. } = store::find(tag).unwrap_or_else(|| errors::unknown(tag).raise());
+    let FoundTag { row, changed_here, may_draw, .. } = store::find(tag).unwrap_or_else(|| errors::missing(tag).raise());
     if !may_draw {
         errors::may_not_draw(tag, &spi::role_name(spi::user())).raise();
     }

@@ -11,7 +11,7 @@ use crate::settings;
 use crate::shmem;
 use idgen_core::segment::fleet::rows::Privilege;
 use idgen_core::segment::refillers::Duty;
-use idgen_core::segment::tag::{MAX_STEP, MAX_TAG_BYTES, TagDefinition, TagRow};
+use idgen_core::segment::tag::{MAX_STEP, TagDefinition, TagRow};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 
@@ -60,7 +60,7 @@ fn segment_create(
 fn require_tag(tag: Option<&str>) -> &str {
     let tag = args::required(tag, "tag");
     let bytes = stored_len(tag);
-    if !(1..=MAX_TAG_BYTES).contains(&bytes) {
+    if !errors::is_valid_length(bytes) {
         errors::tag_length(tag, bytes).raise();
     }
     tag

@@ -1,6 +1,7 @@
 //! The errors of segments, and of their coordinator.
 
-use crate::pg::ereport::{errors, quoted};
+use crate::pg::datum::stored_len;
+use crate::pg::ereport::{Report, errors, quoted};
 use crate::pg::session;
 use idgen_core::segment::tag::{MAX_TAG_BYTES, TagDefinitionError};
 use pgrx::datum::Interval;
@@ -160,6 +161,17 @@ errors! {
         detail: "{}", no_worker_text().0;
         hint: "{}", no_worker_text().1;
     }
+}
+
+/// A tag that was not found. One that cannot be created gets the error of `segment_create`.
+pub fn missing(tag: &str) -> Report {
+    let bytes = stored_len(tag);
+    if is_valid_length(bytes) { unknown(tag) } else { tag_length(tag, bytes) }
+}
+
+/// True for the bytes of a tag that can be stored.
+pub fn is_valid_length(bytes: usize) -> bool {
+    (1..=MAX_TAG_BYTES).contains(&bytes)
 }
 
 /// The reason that is known for a time out before the worker has reported one.

@@ -229,7 +229,7 @@ impl Drawing<'_> {
     /// Attaches to the row as it is now, which has no more values unless it has changed since this process attached to it.
     fn attach_unless_ended(&mut self) -> Result<(), Box<TagRow>> {
         let tag = self.tag();
-        let row = store::find(&tag).unwrap_or_else(|| errors::unknown(&tag).raise()).row;
+        let row = store::find(&tag).unwrap_or_else(|| errors::missing(&tag).raise()).row;
         if (row.key, row.version) == (self.attached.row.key, self.attached.row.version) {
             return Err(Box::new(row));
         }

@@ -82,8 +82,8 @@ pub fn find(tag: &str) -> Option<FoundTag> {
 }
 
 /// As [`find`], and locks the row against changes and refills until the transaction ends. Waits for a transaction that
-/// has changed it. A role without the privilege neither waits for the lock nor holds it. Raises 42501 then, and 42704 if there
-/// is no such tag.
+/// has changed it. A role without the privilege neither waits for the lock nor holds it. Raises 42501 then, 42704 if there is
+/// no such tag, and 22023 if none can exist.
 pub fn find_and_lock(tag: &str, privilege: Privilege) -> TagRow {
     SEGMENT.refuse_during_recovery();
     let args = [tag.into(), user().into(), (privilege == Privilege::Serve).into()];
@@ -91,7 +91,7 @@ pub fn find_and_lock(tag: &str, privilege: Privilege) -> TagRow {
         if let Some(row) = LOCK_BY_TAG[usize::from(has_servers())].write_losable(&args, stored).pop() {
             return row;
         }
-        let found = find(tag).unwrap_or_else(|| errors::unknown(tag).raise());
+        let found = find(tag).unwrap_or_else(|| errors::missing(tag).raise());
         match privilege {
             Privilege::Alter if !found.may_alter => errors::not_owner(tag).raise(),
             Privilege::Serve if !found.may_serve => errors::may_not_serve(tag, &role_name(user())).raise(),

@@ -83,7 +83,7 @@ fn segment_resume(tag: Option<Text>, max_id: Option<i64>) {
 
 fn refuse(tag: &str, refused: Refused) -> ! {
     match refused {
-        Refused::Unknown => errors::unknown(tag),
+        Refused::Unknown => errors::missing(tag),
         Refused::Chained => errors::chained(tag),
         Refused::Detached => errors::detached_itself(tag),
         Refused::CreatedHere => errors::changed_here(tag),

@@ -54,7 +54,16 @@ SELECT count(*) AS tried, count(public_id_try_decode('ord', text)) AS decoded
 FROM unnest(ARRAY['', 'ord_', 'ORD_jSvceAeDoUz', ' ord_jSvceAeDoUz', 'ord_jSvceAeDoUz ', 'ord_山', repeat('x', 100000),
                   'ord_ahtwxLFvtKfrABXFQDRvjT', 'ord-jSvceAeDoUz']) text;
 -- errors other than of the text stay errors
-CALL outcomes($$public_id_try_decode('nowhere', 'nowhere_jSvceAeDoUz')$$);
+CALL outcomes($$
+    public_id_try_decode('nowhere', 'nowhere_jSvceAeDoUz')
+    -- also for a prefix that cannot be defined
+    public_id('ORD', 1)
+    public_id('', 1)
+    id_mask(repeat('z', 64), 1)
+    public_id_try_decode('ORD', 'ORD_jSvceAeDoUz')
+    public_id_rotate('ORD')
+    public_id_drop('ORD')
+$$);
 
 -- definitions
 CALL outcomes($$public_id_define('ord')$$);

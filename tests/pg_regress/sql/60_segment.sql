@@ -92,6 +92,8 @@ CALL outcomes($$
     segment_next('it''s')
     segment_next('')
     segment_next(repeat('x', 256))
+    segment_alter('', step => 10)
+    segment_drop('')
     segment_next_many(NULL, 1)
     segment_next_many('zero', NULL)
     segment_next_many('zero', -1)
