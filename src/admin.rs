@@ -155,7 +155,7 @@ fn preloaded() -> Check {
         true => Check::ok(NAME, "idgen is preloaded"),
         false => Check::error(
             NAME,
-            "idgen is not preloaded, so draws and acquisitions fail",
+            "idgen is not preloaded, so draws fail, and so do grants of worker ids and of segment values",
             "Set shared_preload_libraries = 'idgen' and restart the server.",
         ),
     }

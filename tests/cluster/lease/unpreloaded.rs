@@ -49,6 +49,19 @@ fn every_kind_of_end_is_noticed_without_preload() {
     assert!(try_acquire(&mut waiter, "'u'").is_some());
 }
 
+/// Locks, leases and fences do not need it.
+#[test]
+fn check_says_what_fails_without_preload() {
+    let cluster = builder().preload(false).start_with_extension();
+    let mut client = cluster.client();
+    let message: String = value(&mut client, "SELECT message FROM idgen.checks WHERE \"check\" = 'preloaded'");
+    assert_eq!(message, "idgen is not preloaded, so draws fail, and so do grants of worker ids and of segment values");
+    expect_error(&mut client, "SELECT snowflake_next()", "55000");
+    execute(&mut client, "SELECT lock_acquire('l')");
+    let token = acquire(&mut client, "'u', '1 day'").token;
+    execute(&mut client, &format!("SELECT lease_renew('u', {token}), lease_fence('u', {token})"));
+}
+
 /// Nothing then renews the number that tells a restored data directory.
 #[test]
 fn coordinator_grants_nothing_without_preload() {
