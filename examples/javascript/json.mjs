@@ -5,10 +5,11 @@ export function toJson(value) {
   return JSON.stringify(value, (key, field) => (typeof field === 'bigint' ? field.toString() : field));
 }
 
-/** Reads the texts under the names of ids as BigInt: id, customerId, customer_id. */
+/** Reads the texts under the names of ids as BigInt: id, customerId, customer_id. Leaves texts that are no decimals. */
 export function fromJson(text) {
   const isId = key => /^id$|Id$|_id$/.test(key);
-  return JSON.parse(text, (key, field) => (isId(key) && typeof field === 'string' ? BigInt(field) : field));
+  const isNumber = field => typeof field === 'string' && /^-?\d+$/.test(field);
+  return JSON.parse(text, (key, field) => (isId(key) && isNumber(field) ? BigInt(field) : field));
 }
 
 /** Reads JSON in which ids are numbers, such as results of PostgreSQL. Integers of 16 digits and more become texts. */

@@ -13,6 +13,9 @@ const cases = {
     assert.equal(text, `{"id":"${digits}","customerId":"7","item":"tea","lines":[{"order_id":"${digits}"}],"paid":null}`);
     assert.deepEqual(fromJson(text), order);
     assert.throws(() => JSON.stringify(order), TypeError);
+    const others = { id: '', orderId: '0x10', order_id: ' 7 ', customerId: 'ord_jSvceAeDoUz' };
+    assert.deepEqual(fromJson(JSON.stringify(others)), others);
+    assert.deepEqual(fromJson('{"id": "-7"}'), { id: -7n });
   },
 
   async numbers() {
