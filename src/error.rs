@@ -72,8 +72,8 @@ fn refuse_row_expansion(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
 /// What to do before the server can be trusted again.
 pub fn wal_lost_hint(file: &str) -> String {
     format!(
-        "Raise each segment above the values in your tables with segment_alter(), make sure that no earlier holder of a \
-         lease acts any more, and remove the file \"{file}\" from the data directory."
+        "Raise each segment with segment_alter() above all values that anyone can have got, also in rows that were lost, make \
+         sure that no earlier holder of a lease acts any more, and remove the file \"{file}\" from the data directory."
     )
 }
 

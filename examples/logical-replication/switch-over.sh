@@ -10,7 +10,7 @@
 #
 # Guaranteed: NEW gets each row of a logged table that was committed on OLD, with synchronous_commit = off too, and
 # repeats no id, no value of a segment and no worker id. Not guaranteed: that clients whose roles you do not name write
-# nothing to OLD. Not moved, but listed: unlogged tables, large objects, rows of materialized views, and tables of other
+# nothing to OLD, and get no worker id there. Not moved, but listed: unlogged tables, large objects, rows of materialized views, and tables of other
 # extensions that the publication lacks.
 set -euo pipefail
 

@@ -128,7 +128,7 @@ errors! {
             true => "This transaction has fenced a shared lease, and the guard of this table requires an exclusive lease.",
             false => "This transaction did not call lease_fence(), or rolled it back, or released the lease.",
         };
-        hint: "In this transaction, before the write, run SELECT lease_fence({}, <token>);", quoted(name);
+        hint: "In this transaction, before the write, run SELECT lease_fence({}, <the token that you acquired>);", quoted(name);
     }
 
     fn lock_delay_out_of_range(longest_us: i64) {

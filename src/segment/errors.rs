@@ -10,7 +10,8 @@ use std::ops::RangeInclusive;
 errors! {
     fn unknown(tag: &str) {
         ERRCODE_UNDEFINED_OBJECT: "segment \"{tag}\" does not exist";
-        hint: "Create it with SELECT segment_create({});", quoted(tag);
+        hint: "Create it with SELECT segment_create({}); and if it had values before, with start => <one above all of them>.",
+            quoted(tag);
     }
 
     fn exists(tag: &str) {
@@ -132,8 +133,8 @@ errors! {
     fn detached(tag: &str) {
         ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "segment \"{tag}\" was detached";
         detail: "Its values are those of the coordinator, which other servers draw from.";
-        hint: "Run SELECT segment_attach({0}); or give it values that no server has received, by SELECT \
-            segment_alter({0}, max_id => <one above all of theirs>, upper_bound => 9223372036854775807);", quoted(tag);
+        hint: "Run SELECT segment_attach({0}); or give it values that the fleet never gets, by SELECT \
+            segment_alter({0}, max_id => <the upper_bound at the coordinator>, upper_bound => ...);", quoted(tag);
     }
 
     /// A setting that only the coordinator's tag has.

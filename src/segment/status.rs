@@ -248,7 +248,8 @@ fn servers() -> Check {
             "no values of segment \"{tag}\" are granted: after a failover or a restore, not all attached servers have \
              reported what they have received (missing: {count})"
         ),
-        "Let them connect: idgen.segment_server has their names. If they are gone for good, run segment_resume(tag, max_id).",
+        "Let them connect: idgen.segment_server has their names. If they are gone for good, run \
+         segment_resume(tag, max_id => <at least all that they can have received>).",
     )
     .affects(listed(&withheld.iter().map(|(tag, _)| tag.clone()).collect::<Vec<_>>()))
 }

@@ -29,7 +29,8 @@ errors! {
     fn exhausted(layout: &Layout) {
         ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE: "the time bits of the layout are exhausted";
         detail: "The layout has no ids from {} on.", time_text(layout.ends_at_ms());
-        hint: "Use a layout with more time bits, a longer unit or a later epoch.";
+        hint: "For new columns, use a layout with more time bits, a longer unit or a later epoch. Its ids can equal those \
+            of this one.";
     }
 
     fn negative_part(name: &str, value: i64) {

@@ -16,7 +16,7 @@ errors! {
     fn unknown_pool(pool: &str) {
         ERRCODE_UNDEFINED_OBJECT: "worker pool \"{pool}\" does not exist";
         hint: "Check the name: worker_move() may have changed it. To define a new pool, run SELECT \
-            worker_pool_define({});", quoted(pool);
+            worker_pool_define({}, first => ..., count => ...); with worker ids that nobody had.", quoted(pool);
     }
 
     fn not_yet(pool: &str, worker_id: i32, wait_us: i64) {
@@ -147,8 +147,8 @@ errors! {
     fn exhausted(pool: &str, count: usize, holders: &str) {
         ERRCODE_CONFIGURATION_LIMIT_EXCEEDED: "all {count} worker ids of pool \"{pool}\" are taken";
         detail: "Least recently renewed: {holders}.";
-        hint: "Release unused worker ids, or run SELECT worker_pool_alter({}, count => ...); up to the limit of the \
-            layout's worker field.", quoted(pool);
+        hint: "Release unused worker ids, or run SELECT worker_pool_alter({}, count => ...); to add some that no other pool \
+            and no server has.", quoted(pool);
     }
 
     fn begins_too_far(pool: &str, worker_id: i32, not_before_us: i64, bounds: &PoolBounds) {
@@ -156,8 +156,8 @@ errors! {
             time_text_us(not_before_us);
         detail: "Its last holder was granted id times up to then. The clock of this server says {}.",
             time_text_us(bounds.now_us);
-        hint: "Wait, or raise the count of the pool. If a clock was wrong and no id of that time was issued, run \
-            SELECT worker_correct({}, {worker_id}, <time after its last id>);", quoted(pool);
+        hint: "Wait, or add worker ids that no other pool and no server has. If a clock was wrong and no id of that time was \
+            issued, run SELECT worker_correct({}, {worker_id}, <time after its last id>);", quoted(pool);
     }
 
     fn too_far_ahead(excess_us: i64, max_lead_us: i64) {

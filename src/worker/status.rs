@@ -236,7 +236,7 @@ fn slots() -> Check {
     Check::warning(
         NAME,
         format!("all worker ids of pool \"{pool}\" are taken: the next holder gets none"),
-        "Release unused ones, or raise the count of the pool with worker_pool_alter(name, count => ...).",
+        "Release unused ones, or add some that no other pool and no server has, with worker_pool_alter(name, count => ...).",
     )
     .affects(listed(&full))
 }

@@ -128,14 +128,15 @@ fn detached_tag_gets_no_values_of_the_fleet_back() {
     let mut client = server.client();
     for statement in ["SELECT segment_next('t')", "SELECT segment_alter('t', upper_bound => 9223372036854775807)"] {
         let error = expect_error(&mut client, statement, "55000");
-        assert!(hint(&error).contains("max_id => <one above all of theirs>"), "{error:?}");
+        assert!(hint(&error).contains("max_id => <the upper_bound at the coordinator>"), "{error:?}");
     }
     // As a coordinator, it has none either.
     let third = attached(&server.conninfo(), "10 seconds");
     assert!(refused(&mut third.client(), "55P03").contains("of the coordinator was detached from another one"));
-    let above = last(&seen);
-    server.execute(&format!("SELECT segment_alter('t', max_id => {above}, upper_bound => 9223372036854775807)"));
-    seen.extend(draw(&server, 10));
+    // As the HINT says, where the coordinator has a bound.
+    coordinator.execute("SELECT segment_alter('t', upper_bound => 1000000)");
+    server.execute("SELECT segment_alter('t', max_id => 1000000, upper_bound => 9223372036854775807)");
+    seen.extend([draw(&server, 10), draw(&coordinator, 1000)].concat());
     assert_distinct(seen);
 }
 
