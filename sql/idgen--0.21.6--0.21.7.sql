@@ -215,10 +215,13 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 -- of the owner could not read its tables, and a REVOKE by either did not concern the rights that the other had given.
 DO $$
 DECLARE
-    statement text;
+    member record;
 BEGIN
-    FOR statement IN
-        SELECT format('ALTER %s OWNER TO %s', object, extowner::regrole)
+    FOR member IN
+        SELECT class, id, format('ALTER %s OWNER TO %s', object, extowner::regrole) AS statement,
+               -- As the items of a list of privileges have the name of a role, with quotes where it needs them.
+               split_part(makeaclitem(0, owner, 'SELECT', false)::text, '=r/', 2) AS before,
+               split_part(makeaclitem(0, extowner, 'SELECT', false)::text, '=r/', 2) AS after
         FROM (
             SELECT 'pg_namespace'::regclass, oid, nspowner, format('SCHEMA %s', oid::regnamespace) FROM pg_namespace
             UNION ALL
@@ -232,7 +235,15 @@ BEGIN
         JOIN pg_extension AS extension ON extension.oid = refobjid AND extname = 'idgen'
         WHERE owner <> extowner
     LOOP
-        EXECUTE statement;
+        EXECUTE member.statement;
+        -- PostgreSQL keeps the initial privileges as the owner before gave them. DROP OWNED takes away those of the owner only.
+        UPDATE pg_init_privs SET initprivs = (
+            SELECT array_agg((CASE WHEN starts_with(grantee, member.before || '=')
+                                   THEN member.after || substr(grantee, length(member.before) + 1) ELSE grantee END
+                              || CASE WHEN grantor = member.before THEN member.after ELSE grantor END)::aclitem)
+            FROM unnest(initprivs) AS item, regexp_match(item::text, '^(.*/)([^/]+|"([^"]|"")*")$') AS part,
+                 LATERAL (SELECT part[1], part[2]) AS roles (grantee, grantor))
+        WHERE classoid = member.class AND objoid = member.id;
     END LOOP;
 END $$;
 
