@@ -79,7 +79,7 @@ fn detached_segment_fails_a_check() {
     execute(&mut client, "SELECT segment_next('t') FROM generate_series(1, 3)");
     expect_error(&mut client, "SELECT segment_next('t')", "55000");
     assert_fails(&mut client, "segment bounds", "error", &["t | segment \"t\" was detached"]);
-    execute(&mut client, "SELECT segment_alter('t', upper_bound => 1000000000)");
+    execute(&mut client, "SELECT segment_alter('t', max_id => 1000000, upper_bound => 1000000000)");
     assert_ok(&mut client, "segment bounds");
     execute(&mut client, "SELECT segment_create('s', start => 97, stride => 10, residue => 5, upper_bound => 105)");
     assert_fails(&mut client, "segment bounds", "warning", &["s | segment \"s\" has 1 values left"]);
