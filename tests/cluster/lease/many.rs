@@ -2,7 +2,8 @@
 
 use idgen_testkit::Cluster;
 use idgen_testkit::rounds;
-use idgen_testkit::sql::{execute, row, value};
+use idgen_testkit::sql::{backend_pid, execute, row, value};
+use postgres::Client;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::{builder, scenario};
@@ -180,4 +181,37 @@ fn storm(cluster: &Cluster, clients: u64, rounds: usize) {
 fn crossing_calls_neither_deadlock_nor_share_smoke() {
     let cluster = builder().start_with_extension();
     storm(&cluster, 8, rounds(60, 12_500));
+}
+
+/// Each term that is taken writes the data of the call.
+#[test]
+fn call_needs_the_memory_of_one_row_at_a_time() {
+    const NAMES: &str = "(SELECT array_agg('n' || n) FROM generate_series(1, 64) AS n)";
+    // The pages of the server that a process has seen are a part of its memory.
+    let cluster = builder().conf("shared_buffers", "1MB").start_with_extension();
+    let mut client = cluster.client();
+    execute(&mut client, "SELECT lease_define('n' || n) FROM generate_series(1, 64) AS n");
+    let call = format!(
+        "WITH got AS MATERIALIZED (SELECT * FROM lease_acquire_many({NAMES}, data => to_jsonb(repeat('x', 1000000))))
+         SELECT array_agg(name), array_agg(token) FROM got"
+    );
+    let acquire = |client: &mut Client| {
+        let all = row(client, &call);
+        let (names, tokens): (Vec<String>, Vec<i64>) = (all.get(0), all.get(1));
+        client.execute("SELECT lease_release_many($1, $2)", &[&names, &tokens]).unwrap();
+    };
+    // The first call inserts the rows.
+    acquire(&mut client);
+    acquire(&mut client);
+    let pid = backend_pid(&mut client);
+    std::fs::write(format!("/proc/{pid}/clear_refs"), "5").expect("the peak starts again");
+    let kb = |name: &str| -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("Linux tells it");
+        line.split_whitespace().next().and_then(|kb| kb.parse().ok()).expect("a number")
+    };
+    let before = kb("VmHWM:");
+    acquire(&mut client);
+    let grown = kb("VmHWM:") - before;
+    assert!(grown < 20_000, "the session has grown by {grown} kB");
 }

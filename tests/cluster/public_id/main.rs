@@ -5,8 +5,8 @@ mod changes;
 mod dump;
 mod log;
 
-use idgen_testkit::Cluster;
 use idgen_testkit::sql::{backend_pid, execute, value};
+use idgen_testkit::{Cluster, Resources};
 use postgres::Client;
 
 /// The text of an id.
@@ -19,13 +19,6 @@ fn decoded(client: &mut Client, prefix: &str, text: &str) -> Option<i64> {
     value(client, &format!("SELECT public_id_try_decode('{prefix}', '{text}')"))
 }
 
-/// Kilobytes of the memory of a process that no file backs.
-fn memory_kb(pid: i32) -> usize {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let line = status.lines().find(|line| line.starts_with("RssAnon:")).expect("Linux tells it");
-    line.split_whitespace().nth(1).and_then(|kb| kb.parse().ok()).expect("a number")
-}
-
 #[test]
 fn session_keeps_the_keys_of_many_prefixes_in_little_memory() {
     let (cluster, [mut client]) = Cluster::builder().start_with_clients();
@@ -35,10 +28,11 @@ fn session_keeps_the_keys_of_many_prefixes_in_little_memory() {
     // What PostgreSQL remembers of tables and queries.
     let first = text(&mut client, "p1", 7);
     assert_eq!(decoded(&mut client, "p1", &first), Some(7));
-    let before = memory_kb(pid);
+    let memory_kb = || Resources::of(pid).expect("the session runs").memory;
+    let before = memory_kb();
     let wrong = "SELECT count(*) FROM generate_series(1, 5000) AS n \
                  WHERE public_id_decode('p' || n, public_id('p' || n, n)) <> n";
     assert_eq!(value::<i64>(&mut client, wrong), 0);
-    let grown = memory_kb(pid) - before;
+    let grown = memory_kb() - before;
     assert!(grown < 10_000, "the session has grown by {grown} kB");
 }
