@@ -11,7 +11,7 @@ use crate::settings;
 use crate::shmem;
 use idgen_core::segment::fleet::rows::Privilege;
 use idgen_core::segment::refillers::Duty;
-use idgen_core::segment::tag::{MAX_STEP, TagDefinition, TagRow};
+use idgen_core::segment::tag::{MAX_STEP, TagDefinition, TagRow, is_valid_tag_len};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 
@@ -60,7 +60,7 @@ fn segment_create(
 fn require_tag(tag: Option<&str>) -> &str {
     let tag = args::required(tag, "tag");
     let bytes = stored_len(tag);
-    if !errors::is_valid_length(bytes) {
+    if !is_valid_tag_len(bytes) {
         errors::tag_length(tag, bytes).raise();
     }
     tag

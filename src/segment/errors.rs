@@ -3,14 +3,14 @@
 use crate::pg::datum::stored_len;
 use crate::pg::ereport::{Report, errors, quoted};
 use crate::pg::session;
-use idgen_core::segment::tag::{MAX_TAG_BYTES, TagDefinitionError};
+use idgen_core::segment::tag::{MAX_TAG_BYTES, TagDefinitionError, is_valid_tag_len};
 use pgrx::datum::Interval;
 use std::ops::RangeInclusive;
 
 errors! {
     fn unknown(tag: &str) {
         ERRCODE_UNDEFINED_OBJECT: "segment \"{tag}\" does not exist";
-        hint: "Create it with SELECT segment_create({}); and if it had values before, with start => <one above all of them>.",
+        hint: "Create it with SELECT segment_create({}); if it had values before, add start => <one above all of them>.",
             quoted(tag);
     }
 
@@ -167,12 +167,7 @@ errors! {
 /// A tag that was not found. One that cannot be created gets the error of `segment_create`.
 pub fn missing(tag: &str) -> Report {
     let bytes = stored_len(tag);
-    if is_valid_length(bytes) { unknown(tag) } else { tag_length(tag, bytes) }
-}
-
-/// True for the bytes of a tag that can be stored.
-pub fn is_valid_length(bytes: usize) -> bool {
-    (1..=MAX_TAG_BYTES).contains(&bytes)
+    if is_valid_tag_len(bytes) { unknown(tag) } else { tag_length(tag, bytes) }
 }
 
 /// The reason that is known for a time out before the worker has reported one.

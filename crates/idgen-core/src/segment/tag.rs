@@ -10,6 +10,11 @@ pub const MAX_STEP: i64 = 1_000_000_000;
 /// The longest tag in bytes, as for every name in idgen.
 pub const MAX_TAG_BYTES: usize = 255;
 
+/// True for the bytes of a tag that can be stored.
+pub fn is_valid_tag_len(bytes: usize) -> bool {
+    (1..=MAX_TAG_BYTES).contains(&bytes)
+}
+
 /// The settings of a tag. The table's constraints repeat the limits.
 #[derive(Clone, Copy, Debug)]
 pub struct TagDefinition {
