@@ -10,8 +10,8 @@
 #
 # Guaranteed: NEW gets each row of a logged table that was committed on OLD, with synchronous_commit = off too, and
 # repeats no id, no value of a segment and no worker id. Not guaranteed: that clients whose roles you do not name write
-# nothing to OLD, and get no worker id there. Not moved, but listed: unlogged tables, large objects, rows of materialized views, and tables of other
-# extensions that the publication lacks.
+# nothing to OLD, and get no worker id there. Not moved, but listed: unlogged tables, large objects, rows of materialized
+# views, and tables of other extensions that the publication lacks.
 set -euo pipefail
 
 patience=${PATIENCE:-60}

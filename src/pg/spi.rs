@@ -21,7 +21,7 @@ pub struct ExtensionTable {
     name: &'static CStr,
     /// The OID of the table that was found to be the extension's; 0 until one was.
     verified: AtomicU32,
-    /// It had the name when names had changed so many times; 0 until it had.
+    /// The last count of changes of names at which it had the name; 0 until it was found.
     named_at: AtomicU64,
 }
 

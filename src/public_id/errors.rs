@@ -6,7 +6,7 @@ use idgen_core::public_id::{MAX_PREFIX_BYTES, PublicIdError, is_valid_prefix};
 errors! {
     fn unknown(prefix: &str) {
         ERRCODE_UNDEFINED_OBJECT: "public id prefix \"{prefix}\" does not exist";
-        hint: "Define it with SELECT public_id_define({}); and if it had keys before, restore the rows of idgen.public_key \
+        hint: "Define it with SELECT public_id_define({}); if it had keys before, restore the rows of idgen.public_key \
             instead.", quoted(prefix);
     }
 

@@ -74,7 +74,8 @@ fn layouts() -> Check {
         return Check::ok(NAME, "no layout in use ends within a year");
     };
     let ends_at = time_text(layout.ends_at_ms());
-    let action = "For new columns, use a layout with more time bits, a longer unit or a later epoch. Its ids can equal those of this one.";
+    let action = "For new columns, use a layout with more time bits, a longer unit or a later epoch. Its ids can equal \
+                  those of this one.";
     match layout.ends_at_ms() <= now_ms {
         true => Check::error(NAME, format!("draws in layout \"{layout}\" have failed since {ends_at}"), action)
             .since_ms(Some(layout.ends_at_ms())),

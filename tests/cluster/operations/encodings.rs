@@ -251,7 +251,7 @@ fn sql_of_a_hint_names_the_same_object_in_every_encoding() {
                 let draw = format!("SELECT {schema}.segment_next($tag${tag}$tag$)");
                 let error = expect_error(client, &draw, "42704");
                 let create =
-                    hint(&error).strip_prefix("Create it with ").and_then(|create| create.split_once("; and if"));
+                    hint(&error).strip_prefix("Create it with ").and_then(|create| create.split_once("; if it had"));
                 let (create, _) = create.expect("a statement");
                 execute(client, create);
                 assert_eq!(value::<i64>(client, &draw), 1, "{create}");
